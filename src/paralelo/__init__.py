@@ -1,0 +1,1 @@
+"""How large neural networks are split over many devices: predict, run, compare."""

@@ -1,0 +1,64 @@
+"""The command `paralelo`: one module here per subcommand, found by its file name and loaded when it is called.
+
+Every command takes `--json` and `--lang`; it exits 0 for yes, 1 for "the answer is no", and 2 for bad input, with
+one line on stderr and no traceback.
+"""
+
+import locale
+import os
+import sys
+from importlib import import_module, resources
+
+import click
+
+from paralelo.cli.frame import Group
+from paralelo.words import Refused, languages, say
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `paralelo` with these arguments and hand back its exit code (the console script passes it to the shell)."""
+    argv = sys.argv[1:] if argv is None else argv
+    lang = "en"
+    try:
+        lang = language(argv)
+        return command(lang).main(argv, prog_name="paralelo", standalone_mode=False) or 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Refused as error:
+        problem = error.say(lang)
+    except click.ClickException as error:
+        problem = error.format_message()
+    print(f"paralelo: {problem}", file=sys.stderr)
+    return 2
+
+
+def language(argv: list[str]) -> str:
+    """The language asked for by `--lang`, else that of the locale, else English."""
+    for here, following in zip(argv, [*argv[1:], ""], strict=True):
+        if here == "--lang" or here.startswith("--lang="):
+            asked = following if here == "--lang" else here.partition("=")[2]
+            if asked not in languages():
+                raise Refused("words.no_language", lang=asked, languages=list(languages()))
+            return asked
+    of_locale = (os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG")
+                 or locale.getlocale()[0] or "en")[:2].lower()
+    return of_locale if of_locale in languages() else "en"
+
+
+def command(lang: str = "en") -> click.Group:
+    """The whole command in one language."""
+    here = resources.files(__name__)
+    names = sorted(f.name[:-3] for f in here.iterdir() if f.name.endswith(".py"))
+    names = [n for n in names if n not in ("__init__", "__main__", "frame")]
+    return Group(
+        lang,
+        {n.removesuffix("_"): f"paralelo.cli.{n}" for n in names},
+        load=lambda module: import_module(module).command(lang),
+        name="paralelo",
+        help=say("cli.help", lang),
+    )

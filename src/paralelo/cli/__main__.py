@@ -1,0 +1,5 @@
+import sys
+
+from paralelo.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Arithmetic. Standard library only: the same files run in a web page."""

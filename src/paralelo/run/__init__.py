@@ -1,0 +1,1 @@
+"""PyTorch: the ideas of `predict` on real ranks."""
