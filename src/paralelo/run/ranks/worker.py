@@ -1,0 +1,208 @@
+"""One rank: a process that waits for functions, runs them, and sends back what they return and print.
+
+Its main thread runs what it is given. A second thread listens to the pipe, so that the process ends at once when the
+other end closes: whatever happens to the parent, SIGKILL included, no rank is left behind.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import io
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from datetime import timedelta
+
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def environment(rank: int, n: int) -> dict[str, str]:
+    """What a rank's process must find in its environment, the same names as under torchrun."""
+    env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
+    if sys.platform in LOOPBACK:
+        env["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
+    return env
+
+
+def main(rank: int, n: int, pipe, stacks: str) -> None:
+    """Serve until the pipe closes or says stop. `stacks` is the file this rank writes where it stands to, if asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)      # the parent decides what an interrupt means
+    _die_with_parent()
+    os.environ.update(environment(rank, n))
+    where = open(stacks, "w")  # noqa: SIM115  faulthandler writes to it as long as the process lives
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)
+    Rank(rank, n, pipe, where).serve()
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel ends this process with the fork server, even if it never lets go of the interpreter."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+
+
+class Rank:
+    def __init__(self, rank, n, pipe, where):
+        self.rank, self.n, self.pipe, self.where = rank, n, pipe, where
+        self.calls, self.lock, self.namespace = queue.SimpleQueue(), threading.Lock(), {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        try:
+            while True:
+                self.calls.put(self.pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def send(self, kind: str, *content) -> None:
+        data = dumps((kind, *content))
+        with self.lock:
+            self.pipe.send_bytes(data)
+
+    def serve(self):
+        import cloudpickle
+        import torch.distributed as dist
+
+        while True:
+            kind, *content = cloudpickle.loads(self.calls.get())
+            if kind == "stop":
+                break
+            with contextlib.redirect_stdout(_Lines(self)) as out, contextlib.redirect_stderr(out):
+                try:
+                    answer = ("done", getattr(self, kind)(*content))
+                    data = dumps((*answer, sequence_numbers()))
+                except BaseException as error:
+                    data = dumps(("error", *describe(error), sequence_numbers()))
+                out.rest()
+            with self.lock:
+                self.pipe.send_bytes(data)
+        if dist.is_initialized():
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group()
+        os._exit(0)
+
+    def join(self, backend: str, device: str, store: str):
+        """Enter the world: one process group of all ranks, this rank's device, one thread on a CPU."""
+        import torch
+        import torch.distributed as dist
+
+        os.environ["PARALELO_DEVICE"] = device
+        if device == "cpu":
+            torch.set_num_threads(1)
+        else:
+            torch.cuda.set_device(device)
+        # The parent's timeout rules; the group's own must not come before it.
+        dist.init_process_group(backend, store=dist.FileStore(store, self.n), rank=self.rank, world_size=self.n,
+                                timeout=timedelta(days=1))
+        self.namespace = {"__name__": "__ranks__", "rank": self.rank, "world_size": self.n, "torch": torch,
+                          "dist": dist, "group": dist.group.WORLD, "device": torch.device(device)}
+
+    def call(self, payload: bytes, sources: dict[str, str]):
+        import cloudpickle
+
+        remember(sources)
+        function, args = cloudpickle.loads(payload)
+        return function(*args)
+
+    def cell(self, source: str, name: str):
+        """Run a cell's source in the namespace that lives on; the value of a last expression is the answer."""
+        import ast
+
+        remember({name: source})
+        body = ast.parse(source, name).body
+        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), name, "exec"), self.namespace)
+        if last is not None:
+            return eval(compile(ast.Expression(last.value), name, "eval"), self.namespace)
+
+
+class _Lines(io.TextIOBase):
+    """Sends whole lines to the parent as they are printed, so that nothing is lost when a rank dies."""
+
+    def __init__(self, to: Rank):
+        self.to, self.part = to, ""
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        *lines, self.part = (self.part + text).split("\n")
+        if lines:
+            self.to.send("out", lines)
+        return len(text)
+
+    def rest(self):
+        if self.part:
+            self.to.send("out", [self.part])
+            self.part = ""
+
+
+def remember(sources: dict[str, str]) -> None:
+    """Keep the sources of a notebook's cells, so that a traceback of this rank can quote them."""
+    import linecache
+
+    for name, text in sources.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+
+
+def describe(error: BaseException) -> tuple[str, str, bool]:
+    """(type and message, the traceback of the caller's code, whether it only echoes another rank's end)."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != HERE]
+    text = "".join(traceback.format_list(frames) + traceback.format_exception_only(error))
+    head = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    return head, text, is_echo(error)
+
+
+def is_echo(error: BaseException) -> bool:
+    """A backend's complaint that a peer is gone: the consequence of another rank's fault, not the fault."""
+    import torch.distributed as dist
+
+    if isinstance(error, builtins.ConnectionError | dist.DistNetworkError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(
+        w in text for w in ("closed by peer", "reset by peer", "connection refused", "broken pipe", "remote process",
+                            "timed out waiting", "nccl communicator was aborted"))
+
+
+def sequence_numbers() -> dict[str, int]:
+    """How many collectives each of this process's groups has begun, by the group's name."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return {}
+    numbers = {}
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        with contextlib.suppress(RuntimeError):
+            numbers[name] = group._get_sequence_number_for_group()
+    return numbers
+
+
+def dumps(value) -> bytes:
+    """Pickle by value what a rank hands back: tensors on the host, and no more of a storage than the tensor shows."""
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj):
+            if type(obj) is torch.Tensor and obj.layout is torch.strided and obj.device.type != "meta":
+                plain = obj.detach()
+                if plain.is_cuda or plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
+                    return _tensor, (plain.cpu().clone(memory_format=torch.contiguous_format), obj.requires_grad)
+                if obj.grad_fn is not None:
+                    return _tensor, (plain, obj.requires_grad)
+            return super().reducer_override(obj)
+
+    out = io.BytesIO()
+    Pickler(out, protocol=5).dump(value)
+    return out.getvalue()
+
+
+def _tensor(plain, requires_grad):
+    return plain.requires_grad_(requires_grad)
