@@ -2,8 +2,9 @@
 
 Three kinds of send. **Buffered**: a send never waits. **Rendezvous**: a send waits until the other side is in the
 matching receive, one operation at a time, in program order: receive what the action needs, run it, send what it made.
-**Batched**: rendezvous too, but what one action sends and what the next one receives are posted together, and the rank
-waits for both; so the two directions with a peer never wait for one another.
+**Batched**: rendezvous too, but both directions with a peer are posted together: with a send go all receives that the
+rank still expects from that peer, and what its next action receives. The rank goes on when its send is taken and the
+input of its next action is there.
 
 1F1B at S = 2, M = 2 shows why it matters. Unbatched, rank 0 stands in the send of F1 while rank 1 stands in the send
 of B0, and neither reaches the receive the other is waiting for:
@@ -100,39 +101,57 @@ def _order(schedule: Schedule) -> list[Message]:
 
 
 def _stuck(schedule: Schedule, sends: str) -> list[Message]:
-    """Run the programs without times. A step is a set of transfers a rank waits for, all posted together."""
+    """Run the programs without times. A step is a set of transfers that are posted together and waited for together.
+
+    A transfer is named by the action whose result it carries: it has one sender and one receiver.
+    """
     split = _split(schedule)
     programs = [_program(schedule, rank, split, sends) for rank in range(schedule.stages)]
-    position = [0] * schedule.stages
-    posted = [set() for _ in programs]                   # transfers the rank is in now: ("send" | "receive", action)
-    sent, runnable = set(), list(range(schedule.stages))
-    waiting = {}                                         # buffered: action → rank that waits for it
+    expected = [{} for _ in programs]                    # by peer: what is to be received from it
+    for rank, program in enumerate(programs):
+        for way, action, peer in (transfer for step in program for transfer in step):
+            if way == "receive":
+                expected[rank].setdefault(peer, []).append(action)
+    waits = [set() for _ in programs]                    # ("send" | "receive", action, peer)
+    posted, arrived, standing = set(), set(), {}         # receives, finished transfers, sends not taken yet
+    position, runnable = [0] * len(programs), list(range(len(programs)))
+
+    def finished(rank, transfer):
+        if transfer in waits[rank]:
+            waits[rank].remove(transfer)
+            if not waits[rank]:
+                runnable.append(rank)
+
+    def post(rank, action):
+        if action in standing:
+            arrived.add(action)
+            finished(standing.pop(action), ("send", action, rank))
+        elif action not in arrived:
+            posted.add(action)
+
     while runnable:
         rank = runnable.pop()
-        while not posted[rank] and position[rank] < len(programs[rank]):
+        while not waits[rank] and position[rank] < len(programs[rank]):
             step = programs[rank][position[rank]]
             position[rank] += 1
             for way, action, peer in step:
-                if sends == "buffered":
-                    if way == "send":
-                        sent.add(action)
-                        if action in waiting:
-                            other = waiting.pop(action)
-                            posted[other].clear()
-                            runnable.append(other)
-                    elif action not in sent:
-                        waiting[action] = rank
-                        posted[rank].add((way, action, peer))
+                if way == "receive":
+                    post(rank, action)
+                    if action not in arrived:
+                        waits[rank].add((way, action, peer))
                     continue
-                match = ("send" if way == "receive" else "receive", action, rank)
-                if match in posted[peer]:
-                    posted[peer].remove(match)
-                    if not posted[peer]:
-                        runnable.append(peer)
+                if sends == "batched":
+                    for other in expected[rank].pop(peer, ()):
+                        post(rank, other)
+                if sends == "buffered" or action in posted:
+                    posted.discard(action)
+                    arrived.add(action)
+                    finished(peer, ("receive", action, rank))
                 else:
-                    posted[rank].add((way, action, peer))
+                    standing[action] = rank
+                    waits[rank].add((way, action, peer))
     return [_say("sends" if way == "send" else "waits", rank, action, peer=peer)
-            for rank, now in enumerate(posted) for way, action, peer in sorted(now)]
+            for rank, now in enumerate(waits) for way, action, peer in sorted(now)]
 
 
 def _program(schedule: Schedule, rank: int, split: set, sends: str) -> list[list[tuple]]:
