@@ -1,0 +1,235 @@
+"""The timeline of a schedule: what was simulated, or what was measured, in one drawing.
+
+A row is a rank, a box an action with its kind and microbatch, hatching is waiting. The drawing takes a
+`predict.pipeline.Simulation` or any events `(rank, kind, stage, microbatch, start, end)`, so a trace of a real run is
+drawn by the same code as its prediction. Kinds differ in lightness and letter: F light, B dark, I in between, W hollow.
+A bar at the top of a box marks chunks after the first (shorter bars are earlier chunks).
+
+    >>> from paralelo.predict.pipeline import build, simulate
+    >>> picture = timeline(simulate(build("1f1b", 2, 2)), name="small")
+    >>> picture.count("<rect") > 8, picture == timeline(simulate(build("1f1b", 2, 2)), name="small")
+    (True, True)
+"""
+
+from collections.abc import Iterable, Mapping
+
+from paralelo.draw.svg import Svg, text_width
+from paralelo.words import Refused, number, say
+
+MOST = 20_000
+LEFT, ROW, GAP, WIDTH, FONT = 62, 26, 6, 720, 11
+
+
+class _Panel:
+    """Events of one timeline with what must be known to draw them."""
+
+    def __init__(self, source, label: str = ""):
+        self.label = label
+        simulated = hasattr(source, "timeline")
+        if simulated and len(source.schedule) > MOST:
+            raise Refused("draw.too_many", boxes=len(source.schedule), limit=MOST)
+        self.events = list(source.timeline()) if simulated else [tuple(e)[:6] for e in source]
+        if not self.events:
+            raise Refused("draw.nothing")
+        if len(self.events) > MOST:
+            raise Refused("draw.too_many", boxes=len(self.events), limit=MOST)
+        self.events = sorted(((r, str(k), s, m, float(a), float(b)) for r, k, s, m, a, b in self.events),
+                             key=lambda e: (e[0], e[4], e[5]))
+        self.begin = min(e[4] for e in self.events)
+        self.end = max(e[5] for e in self.events)
+        self.ranks = source.schedule.stages if simulated else 1 + max(e[0] for e in self.events)
+        self.microbatches = len({e[3] for e in self.events})
+        self.schedule = source.schedule if simulated else None
+        held = {}
+        for rank, _, stage, *_ in self.events:
+            held.setdefault(rank, set()).add(stage)
+        self.chunk = {(rank, stage): i for rank, stages in held.items() for i, stage in enumerate(sorted(stages))}
+        self.chunks = max(map(len, held.values()))
+        busy = sum(b - a for *_, a, b in self.events)
+        span = self.end - self.begin
+        self.idle_share = 1 - busy / (self.ranks * span) if span else 0.0
+        if simulated:
+            self.idle_share = source.idle_share
+
+    def broken(self) -> set[int]:
+        """Boxes that start before their input exists: indices into `events`."""
+        done, last = {}, max(e[2] for e in self.events)
+        for _, kind, stage, m, _, end in self.events:
+            done["B" if kind == "I" else kind, stage, m] = end
+        wrong = set()
+        for i, (_, kind, stage, m, start, _) in enumerate(self.events):
+            needs = {"F": [("F", stage - 1)] if stage else [], "W": [("B", stage)]}.get(
+                kind, [("F", stage)] + [("B", stage + 1)] * (stage < last))
+            if any((k, s, m) not in done or done[k, s, m] > start + 1e-9 for k, s in needs):
+                wrong.add(i)
+        return wrong
+
+
+def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | None = None, desc: str | None = None,
+             scale: float | None = None, until: float | None = None, unit: str = "units",
+             mark_broken: bool = False) -> str:
+    """One SVG of a simulation, of events, or of several of them by label (`{label: simulation}`), on one scale.
+
+    `scale` is pixels per unit of time and `until` the end of the axis: give both to make separate pictures comparable.
+    `unit` is `"units"` or `"ms"` (measured). `mark_broken` outlines boxes that start before their input exists.
+    """
+    panels = ([_Panel(s, str(label)) for label, s in source.items()] if isinstance(source, Mapping)
+              else [_Panel(source)])
+    span = until or max(p.end - p.begin for p in panels) or 1.0
+    shortest = min((e[5] - e[4] for p in panels for e in p.events if e[5] > e[4]), default=span)
+    scale = scale or min(WIDTH / span, max(34 / shortest, 12 / span))
+    ranks = sum(p.ranks for p in panels)
+    heads = sum(1 for p in panels if p.label)
+    height = 8 + ranks * (ROW + GAP) + heads * 24 + (len(panels) - 1) * 10 + 62
+    broken = [p.broken() if mark_broken else set() for p in panels]
+    wrong, first = sum(map(len, broken)), panels[0]
+    fields = {"name": ", ".join(p.label for p in panels if p.label) or (first.schedule.name if first.schedule else ""),
+              "stages": max(p.ranks for p in panels), "microbatches": max(p.microbatches for p in panels)}
+    if title is None:
+        title = say("pipeline.diagram.title" if first.schedule or heads else "pipeline.diagram.title_measured",
+                    lang, **fields)
+    if desc is None:
+        kind = "broken" if wrong else "several" if heads > 1 else "measured" if unit == "ms" else ""
+        numbers = {"broken": wrong, "makespan": max(p.end - p.begin for p in panels),
+                   "idle_share": first.idle_share, "name": fields["name"]}
+        desc = say(f"pipeline.diagram.desc{'_' + kind if kind else ''}", lang, **numbers)
+
+    kinds = [k for k in "FBIW" if any(e[1] == k for p in panels for e in p.events)]
+    legend = [(k, say(f"pipeline.diagram.{k}", lang)) for k in kinds] + [("idle", say("pipeline.diagram.idle", lang))]
+    legend_width = LEFT + sum(32 + text_width(words, 12) for _, words in legend)
+    width = max(LEFT + span * scale + 14, min(legend_width, LEFT + WIDTH + 14), 260)
+    lines = _flow(legend, width)
+    height += 20 * (len(lines) - 1) + (18 if any(p.chunks > 1 for p in panels) else 0)
+    svg = Svg(name, width, height, title, desc, left=LEFT, scale=f"{scale:g}")
+    hatch = svg.hatch()
+    y = 8.0
+    for panel, marked in zip(panels, broken, strict=True):
+        if panel.label:
+            svg.text(LEFT, y + 12, panel.label, "pl-head")
+            summary = say("pipeline.diagram.summary", lang, makespan=panel.end - panel.begin,
+                          idle_share=panel.idle_share)
+            svg.text(LEFT + text_width(panel.label, 13) + 12, y + 12, summary, "pl-soft")
+            y += 24
+        _rows(svg, panel, marked, y, scale, hatch, lang)
+        y += panel.ranks * (ROW + GAP) + 10
+    _axis(svg, y - 10, span, scale, lang, unit)
+    y += 48
+    for line in lines:
+        x = float(LEFT)
+        for kind, words in line:
+            svg.rect(x, y - 10, 16, 12, f"pl-{kind}", **({"fill": hatch} if kind == "idle" else {}))
+            svg.text(x + 21, y, words)
+            x += 32 + text_width(words, 12)
+        y += 20
+    if any(p.chunks > 1 for p in panels):
+        svg.rect(LEFT, y - 7, 16, 3, "pl-chunk")
+        svg.text(LEFT + 21, y, say("pipeline.diagram.chunk", lang))
+    return str(svg)
+
+
+def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, hatch: str, lang: str) -> None:
+    for rank in range(panel.ranks):
+        y = top + rank * (ROW + GAP)
+        svg.text(LEFT - 8, y + ROW / 2 + 4, say("pipeline.diagram.rank", lang, rank=rank), anchor="end")
+        svg.rect(LEFT, y, (panel.end - panel.begin) * scale, ROW, "pl-idle", fill=hatch)
+    for i, (rank, kind, stage, m, start, end) in enumerate(panel.events):
+        x, y = LEFT + (start - panel.begin) * scale, top + rank * (ROW + GAP)
+        width, action = (end - start) * scale, f"{kind}{m}"
+        label = say("pipeline.diagram.box", lang, action=action, rank=rank, stage=stage,
+                    start=start - panel.begin, end=end - panel.begin)
+        svg.rect(x, y, width, ROW, f"pl-{kind}", title=label)
+        for text, size in ((action, FONT), (str(m), FONT), (str(m), 9), (str(m), 7)):
+            if text_width(text, size) + 1.5 <= width:
+                svg.text(x + width / 2, y + ROW / 2 + 0.36 * size + 1.5 * (panel.chunks > 1), text, f"pl-on-{kind}",
+                         "middle", size)
+                break
+        if chunk := panel.chunk[rank, stage]:
+            bar = (width - 3) * chunk / (panel.chunks - 1)
+            if bar > 0:
+                svg.rect(x + 1.5, y + 1.5, bar, 3, "pl-chunk-B" if kind == "B" else "pl-chunk")
+        if i in marked:
+            svg.rect(x + 1.5, y + 1.5, max(width - 3, 1), ROW - 3, "pl-broken")
+
+
+def _axis(svg: Svg, y: float, span: float, scale: float, lang: str, unit: str) -> None:
+    svg.line(LEFT, y, LEFT + span * scale, y, "pl-axis")
+    step = tick_step(span, most=max(2, int(span * scale / 56)))
+    at = 0
+    while at * step <= span * (1 + 1e-9):
+        x = LEFT + at * step * scale
+        svg.line(x, y, x, y + 4, "pl-axis")
+        svg.text(x, y + 17, number(at * step, lang), "pl-tick", "middle")
+        at += 1
+    words = say("pipeline.diagram.time_ms" if unit == "ms" else "pipeline.diagram.time", lang)
+    svg.text(LEFT, y + 33, words, "pl-soft")
+
+
+def tick_step(span: float, most: int = 10) -> float:
+    """A round distance between ticks (1, 2 or 5 times a power of ten) such that there are at most `most` steps.
+
+    >>> tick_step(33), tick_step(7, 20), tick_step(0.4)
+    (5, 0.5, 0.05)
+    """
+    size = 10.0 ** -9
+    while True:
+        for factor in (1, 2, 5):
+            step = factor * size
+            if span / step <= most:
+                step = float(f"{step:.3g}")
+                return int(step) if step == int(step) else step
+        size *= 10
+
+
+def _flow(items: list[tuple], width: float) -> list[list[tuple]]:
+    """Items into lines no wider than the picture."""
+    lines, x = [[]], float(LEFT)
+    for item in items:
+        needs = 32 + text_width(item[1], 12)
+        if lines[-1] and x + needs > width:
+            lines.append([])
+            x = float(LEFT)
+        lines[-1].append(item)
+        x += needs
+    return lines
+
+
+def timeline_mermaid(source, lang: str = "en", *, title: str | None = None) -> str:
+    """The same timeline as a Mermaid Gantt chart. A unit of time is drawn as one second.
+
+    >>> from paralelo.predict.pipeline import build, simulate
+    >>> print(timeline_mermaid(simulate(build("gpipe", 1, 1))).splitlines()[-1])
+        B0 :done, 1000, 3000
+    """
+    panel = _Panel(source)
+    fields = {"name": panel.schedule.name if panel.schedule else "", "stages": panel.ranks,
+              "microbatches": panel.microbatches}
+    title = title or say("pipeline.diagram.gantt" if panel.schedule else "pipeline.diagram.title_measured",
+                         lang, **fields)
+    desc = say("pipeline.diagram.desc", lang, makespan=panel.end - panel.begin, idle_share=panel.idle_share)
+    step = max(1, round(tick_step(panel.end - panel.begin)))
+    lines = ["---", "displayMode: compact", "---", "gantt", f"    accTitle: {_line(title)}",
+             f"    accDescr: {_line(desc)}", f"    title {_line(title)}", "    dateFormat x", "    axisFormat %s",
+             f"    tickInterval {step}second"]
+    tag = {"F": "active, ", "B": "done, ", "I": "crit, ", "W": ""}
+    rank = None
+    for r, kind, stage, m, start, end in panel.events:
+        if r != rank:
+            rank = r
+            lines.append(f"    section {say('pipeline.diagram.rank', lang, rank=r)}")
+        action = f"{stage}{kind}{m}" if panel.chunks > 1 else f"{kind}{m}"
+        begin, stop = (round(1000 * (t - panel.begin)) for t in (start, end))
+        lines.append(f"    {action} :{tag[kind]}{begin}, {stop}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str) -> str:
+    """A text that Mermaid takes as one line: no line breaks, and no signs that end a statement."""
+    return " ".join(text.replace(";", ",").replace("#", "").replace(":", ",").split())
+
+
+def simulations(names: Iterable[str], stages: int, microbatches: int, chunks: int = 2, **durations) -> dict:
+    """Several schedules of one size by name, ready for one picture."""
+    from paralelo.predict.pipeline import build, simulate
+
+    return {n: simulate(build(n, stages, microbatches, chunks if n == "interleaved" else 1), **durations)
+            for n in names}
