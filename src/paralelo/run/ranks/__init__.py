@@ -11,8 +11,8 @@ What a rank prints comes out in rank order, each line behind `[rank r]`. If a ra
 answering, the call ends within the timeout plus two seconds with a `RankError` that names it, shows its own traceback
 and says where each other rank stood; the next call works, on new processes where the old ones could not go on.
 
-In a notebook, `%load_ext paralelo.run.ranks` gives `%%ranks`: the cell runs on every rank, in a namespace that lives on.
-Under torchrun there are processes already: `main(fn)` is what a script calls.
+In a notebook, `%load_ext paralelo.run.ranks` gives `%%ranks`: the cell runs on every rank, in a namespace that lives
+on. Under torchrun there are processes already: `main(fn)` is what a script calls.
 """
 
 from paralelo.run.ranks.pool import Ranks

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import linecache
 import multiprocessing
 import os
 import shutil
@@ -15,6 +14,7 @@ import weakref
 from multiprocessing import connection
 
 from paralelo.run.ranks import worker
+from paralelo.run.ranks.parcel import dumps, loads, pack
 from paralelo.run.ranks.report import RankError, State, stack
 from paralelo.words import Refused, say
 
@@ -70,9 +70,7 @@ class Ranks:
 
         Prints what they printed, in rank order. Raises `RankError` where a rank did not finish.
         """
-        import cloudpickle
-
-        return self._call(timeout, "call", cloudpickle.dumps((fn, args)), _sources(fn))
+        return self._call(timeout, "call", *pack((fn, args)))
 
     def cell(self, source: str, timeout: float | None = None) -> list:
         """Run the source of a cell on every rank, in a namespace that lives on (`rank`, `world_size`, `group`,
@@ -96,7 +94,7 @@ class Ranks:
         try:
             self.device, self.backend, devices = choose(self.n, *self._asked)
             store = os.path.join(living.folder, "store")
-            living.ask([worker.dumps(("join", self.backend, device, store)) for device in devices], 60)
+            living.ask([dumps(("join", self.backend, device, store)) for device in devices], 60)
         except BaseException:
             living.kill()
             raise
@@ -110,7 +108,7 @@ class Ranks:
         if not self._living:
             self._start()
         try:
-            return self._living.ask([worker.dumps((kind, *content))] * self.n, timeout)
+            return self._living.ask([dumps((kind, *content))] * self.n, timeout)
         finally:
             if not self._living.usable:
                 self._living.kill()
@@ -153,7 +151,8 @@ class _Processes:
         with _quiet_start():
             for rank in range(n):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=worker.main, args=(rank, n, theirs, self._stack_file(rank)), daemon=True)
+                args = rank, n, theirs, self._stack_file(rank)
+                process = context.Process(target=worker.main, args=args, daemon=True)
                 process.start()
                 theirs.close()
                 self.processes.append(process)
@@ -205,10 +204,8 @@ class _Processes:
         return answers
 
     def _receive(self, rank, answers, numbers, lines) -> State | None:
-        import cloudpickle
-
         try:
-            kind, *content = cloudpickle.loads(self.pipes[rank].recv_bytes())
+            kind, *content = loads(self.pipes[rank].recv_bytes())
         except (EOFError, OSError):
             return self._death(rank)
         if kind == "out":
@@ -245,7 +242,7 @@ class _Processes:
         """Ask the processes to end; kill those that do not."""
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
-                pipe.send_bytes(worker.dumps(("stop",)))
+                pipe.send_bytes(dumps(("stop",)))
         end = time.monotonic() + 1
         for process in self.processes:
             process.join(max(0, end - time.monotonic()))
@@ -291,12 +288,3 @@ def _quiet_start():
         for k, v in before.items():
             if v is None:
                 del os.environ[k]
-
-
-def _sources(fn) -> dict[str, str]:
-    """The text of the notebook cell a function comes from, for its traceback."""
-    code = getattr(fn, "__code__", None)
-    if code is None or os.path.exists(code.co_filename):
-        return {}
-    lines = linecache.getlines(code.co_filename)
-    return {code.co_filename: "".join(lines)} if lines else {}

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from paralelo.words import say
 
 WAITING = re.compile(r"torch/distributed/|paralelo/run/collectives")
-HIDDEN = re.compile(r"paralelo/run/ranks/|multiprocessing/|<frozen |torch/distributed/c10d_logger|/runpy\.py|contextlib")
+HIDDEN = re.compile(
+    r"paralelo/run/(ranks/|ledger)|multiprocessing/|^<frozen |^<string>|runpy\.py|contextlib|typing_extensions"
+    r"|torch/(distributed/c10d_logger|_compile|_dynamo/|_ops|autograd/|_tensor\.py|utils/_)")
 
 
 @dataclass
@@ -26,7 +28,7 @@ class State:
     @property
     def waiting(self) -> bool:
         """Whether the rank stood in a collective: then it waits for the one at fault, and is not."""
-        return self.kind == "silent" and bool(WAITING.search("\n".join(self.text.splitlines()[:6]).replace(os.sep, "/")))
+        return self.kind == "silent" and bool(WAITING.search("\n".join(self.text.splitlines()[:6])))
 
 
 class RankError(RuntimeError):
@@ -46,9 +48,11 @@ class RankError(RuntimeError):
         return self.say()
 
     def say(self, lang: str = "en") -> str:
-        parts = []
-        for rank in self.ranks:
-            parts.append(self._fault(rank, lang))
+        parts, told = [], {}
+        for rank in self.ranks:                       # the same fault on several ranks is told in full once
+            state = self.states[rank]
+            first = told.setdefault((state.kind, state.text), rank)
+            parts.append(self._fault(rank, lang) if first == rank or not state.text else self._other(rank, state, lang))
         for rank, state in enumerate(self.states):
             if rank not in self.ranks:
                 parts.append(self._other(rank, state, lang))
@@ -99,8 +103,16 @@ def at_fault(states: list[State]) -> list[int]:
 def stack(dump: str) -> str:
     """The frames of a faulthandler dump that the caller wrote or that wait, innermost first."""
     frames = re.findall(r'File "(.*)", line (\d+|\?\?\?) in (.*)', dump)
-    frames = [(f, n, name) for f, n, name in frames if not HIDDEN.search(f.replace(os.sep, "/"))]
-    return "\n".join(f'File "{f}", line {n}, in {name}' for f, n, name in frames)
+    frames = [(short(f), n, name) for f, n, name in frames]
+    return "\n".join(f'File "{f}", line {n}, in {name}' for f, n, name in frames if not HIDDEN.search(f))
+
+
+def short(file: str) -> str:
+    """A file's name for people: `<cell>` for a notebook's cell, a module's path without its place of installation."""
+    if not file.startswith("<") and not os.path.exists(file):
+        return "<cell>"
+    file = file.replace(os.sep, "/")
+    return re.sub(r"^.*/(?:site-packages|dist-packages)/|^.*/src/(?=paralelo/)", "", file)
 
 
 def _signal(number: int) -> str:

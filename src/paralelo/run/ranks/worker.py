@@ -17,8 +17,10 @@ import threading
 import traceback
 from datetime import timedelta
 
+from paralelo.run.ranks.parcel import dumps, loads, remember
+from paralelo.run.ranks.report import HIDDEN, short
+
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def environment(rank: int, n: int) -> dict[str, str]:
@@ -66,11 +68,10 @@ class Rank:
             self.pipe.send_bytes(data)
 
     def serve(self):
-        import cloudpickle
         import torch.distributed as dist
 
         while True:
-            kind, *content = cloudpickle.loads(self.calls.get())
+            kind, *content = loads(self.calls.get())
             if kind == "stop":
                 break
             with contextlib.redirect_stdout(_Lines(self)) as out, contextlib.redirect_stderr(out):
@@ -104,10 +105,8 @@ class Rank:
                           "dist": dist, "group": dist.group.WORLD, "device": torch.device(device)}
 
     def call(self, payload: bytes, sources: dict[str, str]):
-        import cloudpickle
-
         remember(sources)
-        function, args = cloudpickle.loads(payload)
+        function, args = loads(payload)
         return function(*args)
 
     def cell(self, source: str, name: str):
@@ -143,17 +142,11 @@ class _Lines(io.TextIOBase):
             self.part = ""
 
 
-def remember(sources: dict[str, str]) -> None:
-    """Keep the sources of a notebook's cells, so that a traceback of this rank can quote them."""
-    import linecache
-
-    for name, text in sources.items():
-        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-
-
 def describe(error: BaseException) -> tuple[str, str, bool]:
     """(type and message, the traceback of the caller's code, whether it only echoes another rank's end)."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != HERE]
+    frames = [traceback.FrameSummary(short(f.filename), f.lineno, f.name, line=f.line)
+              for f in traceback.extract_tb(error.__traceback__)]
+    frames = [f for f in frames if not HIDDEN.search(f.filename)]
     text = "".join(traceback.format_list(frames) + traceback.format_exception_only(error))
     head = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
     return head, text, is_echo(error)
@@ -182,27 +175,3 @@ def sequence_numbers() -> dict[str, int]:
         with contextlib.suppress(RuntimeError):
             numbers[name] = group._get_sequence_number_for_group()
     return numbers
-
-
-def dumps(value) -> bytes:
-    """Pickle by value what a rank hands back: tensors on the host, and no more of a storage than the tensor shows."""
-    import cloudpickle
-    import torch
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, obj):
-            if type(obj) is torch.Tensor and obj.layout is torch.strided and obj.device.type != "meta":
-                plain = obj.detach()
-                if plain.is_cuda or plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
-                    return _tensor, (plain.cpu().clone(memory_format=torch.contiguous_format), obj.requires_grad)
-                if obj.grad_fn is not None:
-                    return _tensor, (plain, obj.requires_grad)
-            return super().reducer_override(obj)
-
-    out = io.BytesIO()
-    Pickler(out, protocol=5).dump(value)
-    return out.getvalue()
-
-
-def _tensor(plain, requires_grad):
-    return plain.requires_grad_(requires_grad)
