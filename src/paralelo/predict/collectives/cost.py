@@ -16,8 +16,8 @@ before a reduce-scatter. In a tensor cut into N equal pieces, with L = ⌈log₂
 `ring` passes pieces to the next rank (an all-to-all goes pair by pair instead, at distance 1, 2, …; a broadcast is
 pipelined in N pieces). `doubling` halves or doubles the distance every round (Bruck et al. 1997; the reduce-scatter is
 the all-gather backwards), for any N. `direct` sends to all peers in one round over a switch: one α, all bytes
-through the busiest link. `sent` is what the busiest rank sends: `path`, but n in the pipelined ring of a broadcast, and n
-in every reduce, where it is the root that receives more.
+through the busiest link. `sent` is what the busiest rank sends: `path`, but n in the pipelined ring of a broadcast, and
+n in every reduce, where it is the root that receives more.
 
 Sources: Thakur et al. 2005; Bruck et al. 1997; nccl-tests, PERFORMANCE.md.
 """

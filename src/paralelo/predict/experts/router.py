@@ -1,0 +1,103 @@
+"""A router: E logits a token, k experts chosen, a weight for each.
+
+    softmax_topk                 p = softmax(logits); the k largest p, as they are        (sum below 1)
+    softmax_topk_renormalized    the same divided by their sum
+    topk_softmax                 the k largest logits, then softmax over these            (the same numbers)
+    sigmoid_bias                 s = sigmoid(logits); chosen by s + bias, weighted by s over the chosen s' sum
+
+The bias of the last one steers the choice and never the output. Ties go to the lower expert.
+
+Balance loss: E·Σ f·P, f the share of the k·n assignments that an expert got, P its mean probability; 1 when balanced, at
+any k (code that lets f sum to k has k instead). z-loss: mean of (log Σ exp logits)².
+
+Sources: Shazeer et al. 2017; Fedus et al. 2021, section 2.2; Zoph et al. 2022, section 3; DeepSeek-V3, section 2.1.2.
+"""
+
+import math
+
+from paralelo.predict.quantity import one_of, real, whole
+from paralelo.words import Refused
+
+VARIANTS = ("softmax_topk", "softmax_topk_renormalized", "topk_softmax", "sigmoid_bias")
+
+
+def softmax(logits) -> list[float]:
+    """Probabilities, safe for large logits.
+
+    >>> [round(p, 4) for p in softmax([2, 1, 0, -1])]
+    [0.6439, 0.2369, 0.0871, 0.0321]
+    """
+    top = max(logits)
+    weights = [math.exp(x - top) for x in logits]
+    total = sum(weights)
+    return [w / total for w in weights]
+
+
+def choose(logits, k: int, variant: str = "softmax_topk_renormalized", bias=None) -> list[tuple[int, float]]:
+    """The k experts of one token with their weights, best first.
+
+    >>> for variant in ("topk_softmax", "softmax_topk"):
+    ...     print([(e, round(w, 4)) for e, w in choose([2, 1, 0, -1], 2, variant)])
+    [(0, 0.7311), (1, 0.2689)]
+    [(0, 0.6439), (1, 0.2369)]
+    >>> [e for e, w in choose([2, 1, 0, -1], 2, "sigmoid_bias", bias=[0, 0, 0, 1])]
+    [3, 0]
+    """
+    one_of("variant", variant, VARIANTS)
+    E = len(logits)
+    for x in logits:
+        real("logit", x, -1e30)
+    if whole("k", k) > E:
+        raise Refused("experts.k_rule", k=k, E=E)
+    if variant == "sigmoid_bias":
+        score = [_sigmoid(x) for x in logits]
+        by = score if bias is None else [s + b for s, b in zip(score, bias, strict=True)]
+    else:
+        score = by = softmax(logits)
+    chosen = sorted(range(E), key=lambda e: (-by[e], -logits[e], e) if variant != "sigmoid_bias" else (-by[e], e))[:k]
+    if variant == "softmax_topk":
+        return [(e, score[e]) for e in chosen]
+    if variant == "topk_softmax":
+        return list(zip(chosen, softmax([logits[e] for e in chosen]), strict=True))
+    total = sum(score[e] for e in chosen)
+    return [(e, score[e] / total) for e in chosen]
+
+
+def _sigmoid(x):
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def balance(f, P):
+    """The balance loss E·Σ f·P of shares of the assignments and mean probabilities.
+
+    >>> balance([0.25] * 4, [0.25] * 4), balance([1, 0, 0, 0], [1, 0, 0, 0])
+    (1.0, 4)
+    """
+    if len(f) != len(P):
+        raise Refused("experts.balance_rule", f=len(f), P=len(P))
+    return len(f) * sum(a * b for a, b in zip(f, P, strict=True))
+
+
+def balance_of(counts, P):
+    """The same from counts of assignments: f = counts / their sum, whatever k.
+
+    >>> balance_of([2, 2, 2, 2], [0.25] * 4)
+    1.0
+    """
+    total = sum(counts)
+    if not total:
+        raise Refused("experts.no_assignments")
+    return balance([c / total for c in counts], P)
+
+
+def z_loss(logits) -> float:
+    """The mean over tokens of (log Σ exp logits)².
+
+    >>> round(z_loss([[0.0, 0.0]]), 4)
+    0.4805
+    """
+    def log_sum_exp(row):
+        top = max(row)
+        return top + math.log(sum(math.exp(x - top) for x in row))
+
+    return sum(log_sum_exp(row) ** 2 for row in logits) / len(logits)
