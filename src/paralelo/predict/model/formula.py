@@ -5,13 +5,13 @@
     ceil_to(x, 256)                                       rounded up to a multiple
     'full' if (i + 1) % full_attention_interval == 0 else 'linear'
 
-A name is a field of the configuration (`a.b` one inside another), a definition of the family, or `i`, the number of the layer.
-A field that is absent or null where a value is needed refuses the configuration by its name.
+A name is a field of the configuration (`a.b` one inside another), a definition of the family, or `i`, the number of the
+layer. A field that is absent or null where a value is needed refuses the configuration by its name.
 """
 
 import ast
 import operator
-from functools import lru_cache
+from functools import cache
 
 from paralelo.predict.quantity import shown
 from paralelo.words import Refused
@@ -150,7 +150,8 @@ class Formulas:
         a, b = self._value(top, i), self._value(bottom, i)
         for node, value in ((top, a), (bottom, b)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise Refused("model.field_whole", field=ast.unparse(node), value=shown(value), model_type=self.model_type)
+                raise Refused("model.field_whole", field=ast.unparse(node), value=shown(value),
+                              model_type=self.model_type)
         if a % b:
             raise Refused("model.not_exact", top=ast.unparse(top), a=a, bottom=ast.unparse(bottom), b=b)
         return a // b
@@ -173,6 +174,6 @@ def _is_path(node) -> bool:
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_path(node.value))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parsed(formula: str):
     return ast.parse(formula, mode="eval").body

@@ -8,9 +8,11 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from paralelo.predict.model.blocks import BLOCKS, Attention, Block, LatentAttention
+from paralelo.predict.model.attention import Attention, LatentAttention
+from paralelo.predict.model.blocks import BLOCKS
 from paralelo.predict.model.formula import Formulas
 from paralelo.predict.model.shape import Layer, Model
+from paralelo.predict.model.tensors import Block
 from paralelo.predict.quantity import shown
 from paralelo.words import Message, Refused
 
@@ -66,7 +68,8 @@ def read(config: dict, table: dict | None = None) -> Model:
     model_type = aliases().get(model_type, model_type) if isinstance(model_type, str) else model_type
     if not isinstance(model_type, str) or model_type not in known:
         near = difflib.get_close_matches(model_type, known, 3, 0.5) if isinstance(model_type, str) else []
-        raise Refused("model.unknown_type", model_type=shown(model_type), near=near or sorted(known)[:5], count=len(known))
+        raise Refused("model.unknown_type", model_type=shown(model_type), near=near or sorted(known)[:5],
+                      count=len(known))
     return _build(model_type, known[model_type], fields, nested=fields is not config)
 
 
@@ -197,7 +200,8 @@ def load(path: str | Path) -> Model:
 def shipped() -> tuple[str, ...]:
     """The names of the configurations in the package."""
     here = resources.files(__package__).joinpath("configs")
-    return tuple(sorted((f.name.removesuffix(".json") for f in here.iterdir() if f.name.endswith(".json")), key=str.lower))
+    names = (f.name.removesuffix(".json") for f in here.iterdir() if f.name.endswith(".json"))
+    return tuple(sorted(names, key=str.lower))
 
 
 @cache

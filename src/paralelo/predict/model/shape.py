@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from paralelo.predict.model.blocks import Block, Dim, MoE, Tensor
+from paralelo.predict.model.feed_forward import MoE
+from paralelo.predict.model.tensors import Block, Dim, Tensor
 from paralelo.words import Message
 
 
