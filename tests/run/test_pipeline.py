@@ -137,3 +137,355 @@ def test_every_schedule_equals_dense(ranks, S):
     found = list(zip(*ranks(S).run(every_schedule, model, cases, inputs, targets), strict=True))
     for (_, M, _), of_case in zip(cases, found, strict=True):
         assert_equal_to_dense(model, of_case, inputs, targets, M)
+
+
+# ---- what a batch may look like
+
+
+def with_list(model, schedule_text, inputs, targets, weights):
+    group = dist.group.WORLD
+    rank = dist.get_rank(group)
+    schedule = from_text(schedule_text)
+    own, counts = stage_modules(model, schedule, rank)
+    loss = run_step(schedule, own, inputs if rank == 0 else None, targets if rank == schedule.stages - 1 else None,
+                    loss_fn, group, weights=weights)
+    return loss.item(), gradients(own, counts, schedule, rank)
+
+
+def test_shapes_change_between_microbatches(ranks):
+    """Lengths 5, 3, 5, 2 and a schedule written by hand; inputs only where they are used; weights by tokens."""
+    model, lengths = dense(4), [5, 3, 5, 2]
+    inputs, targets = zip(*(batch(2, T, seed=T) for T in lengths), strict=True)
+    weights = [T / sum(lengths) for T in lengths]
+    text = "F0 F1 B0 F2 F3 B1 B2 B3 / F0 B0 F1 B1 F2 F3 B2 B3"
+    found = ranks(2).run(with_list, model, text, list(inputs), list(targets), weights)
+    whole = sum(loss_of(model, x, y) * w for x, y, w in zip(inputs, targets, weights, strict=True))
+    whole.backward()
+    grads = {n: p.grad for n, p in model.named_parameters()}
+    for loss, of_rank in found:
+        assert loss == pytest.approx(whole.item(), rel=1e-12)
+        for name, g in of_rank.items():
+            torch.testing.assert_close(g, grads[name], rtol=1e-9, atol=1e-12)
+
+
+def loss_of(model, x, y):
+    for layer in model:
+        x = layer(x)
+    return loss_fn(x, y)
+
+
+class Two(nn.Module):
+    """Returns two tensors that want a gradient and one of whole numbers; the second is not used by the last stage."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last, self.w = last, nn.Parameter(torch.tensor([1.5, -0.5], dtype=torch.float64))
+
+    def forward(self, a, b, index):
+        a, b = a * self.w[0], b + self.w[1] * a
+        return a[index].sum() if self.last == "one" else (a + b).sum() if self.last else (a, b, index)
+
+
+def several(kind, last):
+    group = dist.group.WORLD
+    rank = dist.get_rank(group)
+    schedule = build(kind, 2, 2)
+    stage = Two(last if rank == 1 else None)
+    x = torch.arange(1.0, 5.0, dtype=torch.float64)
+    index = torch.tensor([0, 0, 1, 1])
+    loss = run_step(schedule, [stage], (x, x * x, index), torch.zeros(4), lambda y, _: y, group)
+    return loss.item(), stage.w.grad
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("last", ["both", "one"])
+def test_stages_that_return_several_tensors(ranks, kind, last):
+    found = ranks(2).run(several, kind, last)
+    first, second = Two(None), Two(last)
+    x, index = torch.arange(1.0, 5.0, dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    loss = sum(second(*first(x[i:i + 2], (x * x)[i:i + 2], index[i:i + 2])) for i in (0, 2)) / 2
+    loss.backward()
+    for value, _ in found:
+        assert value == pytest.approx(loss.item())
+    torch.testing.assert_close([g for _, g in found], [first.w.grad, second.w.grad])
+
+
+def side_by_side(model, halves):
+    """Two pipelines of two in a world of four."""
+    rank = dist.get_rank()
+    groups = [dist.new_group(r) for r in ([0, 2], [1, 3])]
+    group, (inputs, targets) = groups[rank % 2], halves[rank % 2]
+    schedule = build("1f1b", 2, 3)
+    own, counts = stage_modules(model, schedule, dist.get_rank(group))
+    loss = run_step(schedule, own, inputs, targets, loss_fn, group)
+    return loss.item(), gradients(own, counts, schedule, dist.get_rank(group))
+
+
+def test_two_pipelines_side_by_side(ranks):
+    model, halves = dense(3), [batch(6, seed=5), batch(3, T=2, seed=6)]
+    found = ranks(4).run(side_by_side, model, halves)
+    for i, (inputs, targets) in enumerate(halves):
+        assert_equal_to_dense(model, found[i::2], inputs, targets, 3)
+
+
+# ---- gradients that add up
+
+
+def accumulated(batches, M):
+    group = dist.group.WORLD
+    schedule = build("1f1b", 2, M)
+    stage = nn.Linear(1, 1, bias=False).double()
+    nn.init.ones_(stage.weight)
+    for x in batches:
+        run_step(schedule, [stage], x, x, lambda y, _: y.sum(), group)
+    return stage.weight.grad.item()
+
+
+def test_accumulated_steps_do_not_fade(ranks):
+    """C33: two steps of M = 4 whose raw gradients sum to G = 16 each give 2G/4 = 8. Dividing what has accumulated by M
+    at each step gives (G/4 + G)/4 = 5."""
+    x = torch.full((4, 1), 4.0, dtype=torch.float64)
+    assert ranks(2).run(accumulated, [x, x], 4) == [8.0, 8.0]
+
+
+def tied_step(name, M, steps):
+    group = dist.group.WORLD
+    rank, S = dist.get_rank(group), dist.get_world_size(group)
+    schedule, model = build(name, S, M), dense(3, tied=True)
+    own, counts = stage_modules(model, schedule, rank)
+    ends = {0: lambda: own[schedule.stages_of(rank).index(0)][0].weight,
+            schedule.num_stages - 1: lambda: own[schedule.stages_of(rank).index(schedule.num_stages - 1)][-1].weight}
+    mine = [ends[s]() for s in schedule.stages_of(rank) if s in ends]
+    assert len({id(p) for p in mine}) <= 1
+    for seed in range(steps):
+        run_step(schedule, own, *batch(4 * M, seed=seed), loss_fn, group, tied=mine[0] if mine else None)
+    return mine[0].grad if mine else None
+
+
+@pytest.mark.parametrize(("name", "S"), [("1f1b", 1), ("1f1b", 2), ("zb-h1", 4), ("zb-v", 2)])
+def test_tied_embedding(ranks, name, S):
+    """Both copies hold the sum, bit for bit the same, also when two steps accumulate; in a V they are one parameter."""
+    found = [g for g in ranks(S).run(tied_step, name, 2, 2) if g is not None]
+    model = dense(3, tied=True)
+    for seed in range(2):
+        inputs, targets = batch(8, seed=seed)
+        for (x,), (y,) in zip(cut(inputs, 2, "", 0), cut(targets, 2, "", 0), strict=True):
+            (loss_of(model, x, y) / 2).backward()
+    assert len(found) == (1 if S == 1 or name == "zb-v" else 2)
+    for g in found:
+        assert torch.equal(g, found[0])
+        torch.testing.assert_close(g, model[0].weight.grad, rtol=1e-9, atol=1e-12)
+
+
+def tied_and_data():
+    """A pipeline of two stages × two data ranks; embedding gradients [1, 2] on the first stage, [3, 4] on the last."""
+    from paralelo.run.pipeline import sum_over_ends
+
+    rank = dist.get_rank()
+    dp, pp = rank % 2, rank // 2
+    pipes = [dist.new_group(r) for r in ([0, 2], [1, 3])]
+    datas = [dist.new_group(r) for r in ([0, 1], [2, 3])]
+    p = nn.Parameter(torch.zeros(1))
+    p.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]][pp][dp: dp + 1])
+    sum_over_ends(p, build("1f1b", 2, 1), pipes[dp])
+    raw = p.grad.clone()
+    dist.all_reduce(p.grad, group=datas[pp])
+    return raw.item(), p.grad.item() / 2
+
+
+def test_tied_embedding_with_data_parallelism(ranks):
+    """C37: the first and the last stage's gradients [1, 2] and [3, 4] over two data ranks give 1.5 + 3.5 = 5 on all
+    four. Adding the copies after a data reduction of only one of them gives 4.5 and 5.5."""
+    assert ranks(4).run(tied_and_data) == [(4.0, 5.0), (6.0, 5.0), (4.0, 5.0), (6.0, 5.0)]
+
+
+# ---- the split backward
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_split_backward_is_the_whole_one_in_two_halves(first):
+    """I leaves the weights' gradients alone (but for a weight used twice), W completes them; together: the whole B."""
+    from torch.autograd.graph import get_gradient_edge
+
+    torch.manual_seed(0)
+    stage = nn.Sequential(*([Embed()] if first else []), Block(), Block(), nn.Linear(D, D)).double()
+    given = batch(3)[0] if first else torch.randn(3, 5, D, dtype=torch.float64)
+
+    def run():
+        stage.zero_grad()
+        x = given.clone() if first else given.clone().requires_grad_()
+        y = stage(x)
+        held = Backward([get_gradient_edge(y)], (x,))
+        return x, held, [torch.ones_like(y)]
+
+    x, held, dy = run()
+    whole_dx = held.whole(dy)[0]
+    whole = {n: p.grad.clone() for n, p in stage.named_parameters()}
+
+    x, held, dy = run()
+    dx = held.of_inputs(dy)[0]
+    after_i = {n for n, p in stage.named_parameters() if p.grad is not None}
+    expected = {n for n in whole if ".twice." in n} | ({"0.position"} if first else set())
+    assert after_i == expected
+    held.of_weights()
+    if not first:
+        assert torch.equal(dx, whole_dx)
+    for n, p in stage.named_parameters():
+        torch.testing.assert_close(p.grad, whole[n], rtol=1e-13, atol=1e-13)
+
+
+class Counts(torch.autograd.Function):
+    """Y = X Wᵀ that counts the matrix products of its backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.done = 0
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        Counts.runs += 1
+        return g
+
+
+def test_what_lies_on_the_path_runs_once():
+    """A Function between layers (a collective of a tensor-parallel layer, say) runs with I and not again with W."""
+    from torch.autograd.graph import get_gradient_edge
+
+    Counts.runs = 0
+    layers, x = [nn.Linear(4, 4) for _ in range(3)], torch.randn(2, 4, requires_grad=True)
+    y = x
+    for layer in layers:
+        y = Counts.apply(layer(y))
+    held = Backward([get_gradient_edge(y)], (x,))
+    held.of_inputs([torch.ones(2, 4)])
+    assert Counts.runs == 3
+    assert all(layer.weight.grad is None for layer in layers)
+    held.of_weights()
+    assert Counts.runs == 3
+    assert all(layer.weight.grad is not None for layer in layers)
+
+
+# ---- memory and messages
+
+
+def traced(model, cases):
+    group, out = dist.group.WORLD, []
+    rank, S = dist.get_rank(group), dist.get_world_size(group)
+    for name, M, C in cases:
+        schedule = build(name, S, M, C)
+        own = [nn.Sequential(*(copy.deepcopy(model) for _ in range(2))) for _ in schedule.stages_of(rank)]
+        trace = Trace()
+        x = torch.randn(2 * M, 5, D, dtype=torch.float64)
+        run_step(schedule, own, x, x, nn.functional.mse_loss, group, trace=trace)
+        measured = trace.gather(group)
+        out.append((measured.live_activations, measured.peak_bytes, measured.forward_bytes, measured.messages,
+                    list(measured.timeline())))
+    return out
+
+
+@pytest.mark.parametrize("S", [2, 4])
+def test_live_activations_messages_and_trace_are_the_predicted_ones(ranks, S):
+    """Measured from what autograd holds: in forwards and, stages being equal, in bytes."""
+    cases = [(name, 8, 2 if name == "interleaved" else 1) for name in NAMES] + [("1f1b", 2, 1)]
+    found = ranks(S).run(traced, Block().double(), cases)
+    for (name, M, C), measured in zip(cases, found[0], strict=True):
+        schedule = build(name, S, M, C)
+        predicted = simulate(schedule)
+        live, peak, forward, messages, timeline = measured
+        assert live == predicted.live_activations, name
+        assert messages == predicted.messages, name
+        for rank in range(S):
+            last = schedule.rank_of(schedule.num_stages - 1)
+            if rank != last:                              # there the loss saves tensors too
+                assert peak[rank] == live[rank] * forward[rank], name
+        assert [t[:4] for t in timeline] == [t[:4] for t in predicted.timeline()], name
+        assert all(start <= end for *_, start, end in timeline)
+
+
+# ---- the program
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("S", [2, 3, 4])
+def test_programs_never_deadlock_even_if_every_transfer_waits(name, S):
+    """Transfers one by one, each waiting for its counterpart: the programs of all ranks end."""
+    M = 2 * S
+    schedule = build(name, S, M, 2 if name == "interleaved" else 1)
+    programs = [[x for batches, action in plan(schedule, r) for x in (*sum(batches, []), action)] for r in range(S)]
+    at = [0] * S
+    moved = True
+    while moved:
+        moved = False
+        for r in range(S):
+            what = programs[r][at[r]] if at[r] < len(programs[r]) else None
+            if what is None:
+                continue
+            if not hasattr(what, "way"):
+                at[r] += 1
+                moved = True
+            else:
+                other = programs[what.peer][at[what.peer]]
+                if hasattr(other, "way") and other.action == what.action and other.way != what.way:
+                    at[r] += 1
+                    at[what.peer] += 1
+                    moved = True
+    assert at == [len(p) - 1 for p in programs]
+
+
+def test_a_schedule_that_cannot_run_is_refused():
+    with pytest.raises(Refused):
+        plan(from_text("F0 F1 B0 B1 / F0 B1 F1 B0"), 0)
+
+
+# ---- what a user may get wrong
+
+
+def wrong(what):
+    group = dist.group.WORLD
+    rank, S = dist.get_rank(group), dist.get_world_size(group)
+    schedule = build("1f1b", 3 if what == "group_size" else S, 2)
+    x = torch.ones(1 if what == "batch_too_small" else 4, 2)
+    inputs = {"missing": None, "list_length": [x]}.get(what, x)
+    stages = [nn.Linear(2, 2)] * (2 if what == "modules" else 1)
+    weights = [1.0] if what == "weights" else None
+    try:
+        run_step(schedule, stages, inputs, inputs, lambda y, t: (y - t).sum(), group, weights=weights)
+    except Refused as refused:
+        return refused.message.id, [refused.say(lang) for lang in ("en", "es", "pt")]
+    return None
+
+
+@pytest.mark.parametrize("what", ["group_size", "modules", "missing", "list_length", "batch_too_small", "weights"])
+def test_what_does_not_fit_is_refused_on_every_rank(ranks, what):
+    found = ranks(2).run(wrong, what)
+    expected = "run_pipeline." + ("list_length" if what == "weights" else what)
+    for id_, sentences in found:
+        assert id_ == expected
+        assert len(set(sentences)) == 3
+
+
+class Fickle(nn.Module):
+    def __init__(self, changes):
+        super().__init__()
+        self.w, self.calls, self.changes = nn.Parameter(torch.ones(1)), 0, changes
+
+    def forward(self, x):
+        self.calls += 1
+        return x[: -1] * self.w if self.changes and self.calls == 2 else x * self.w
+
+
+def fickle(loss_shape):
+    group = dist.group.WORLD
+    x = torch.ones(6, 2)
+    stage = Fickle(dist.get_rank(group) == 0 and not loss_shape)
+    run_step(build("gpipe", 2, 2), [stage], x, x, lambda y, t: y.sum() if not loss_shape else y, group)
+
+
+def test_a_stage_whose_shapes_do_not_follow_from_its_input_is_refused(ranks):
+    from paralelo.run.ranks import RankError
+
+    with pytest.raises(RankError, match="stage 0 returned 2×2 float32 for microbatch 1, and 3×2 float32"):
+        ranks(2).run(fickle, False)
+    with pytest.raises(RankError, match="one number"):
+        ranks(2).run(fickle, True)
