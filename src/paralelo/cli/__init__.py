@@ -11,7 +11,7 @@ from importlib import import_module, resources
 
 import click
 
-from paralelo.cli.frame import Group
+from paralelo.cli.frame import Group, complaint
 from paralelo.words import Refused, languages, say
 
 
@@ -21,29 +21,30 @@ def main(argv: list[str] | None = None) -> int:
     lang = "en"
     try:
         lang = language(argv)
-        return command(lang).main(argv, prog_name="paralelo", standalone_mode=False) or 0
+        answer = command(lang).main(argv, prog_name="paralelo", standalone_mode=False) or 0
+        sys.stdout.flush()
+        return answer
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:                     # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Refused as error:
-        problem = error.say(lang)
-    except click.ClickException as error:
-        problem = error.format_message()
-    print(f"paralelo: {problem}", file=sys.stderr)
-    return 2
+    except (Refused, click.ClickException, OSError, UnicodeError, RecursionError, MemoryError) as error:
+        print(f"paralelo: {complaint(error, lang)}", file=sys.stderr)
+        return 2
 
 
 def language(argv: list[str]) -> str:
-    """The language asked for by `--lang`, else that of the locale, else English."""
+    """The language asked for by `--lang`, before or after the subcommand, else that of the locale, else English."""
     for here, following in zip(argv, [*argv[1:], ""], strict=True):
+        if here == "--":
+            break
         if here == "--lang" or here.startswith("--lang="):
             asked = following if here == "--lang" else here.partition("=")[2]
             if asked not in languages():
-                raise Refused("words.no_language", lang=asked, languages=list(languages()))
+                raise Refused("words.no_language", lang=asked[:40], languages=list(languages()))
             return asked
     of_locale = (os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG")
                  or locale.getlocale()[0] or "en")[:2].lower()
