@@ -1,0 +1,51 @@
+"""How an edition of the book is made: sources are staged, Sphinx reads and writes them, the site gets its own pages.
+
+`stage`       chapters, labs, tools and figures of one language, laid out as the site's addresses
+`figures`     SVG drawings set into the page
+`mathematics` formulas, rendered once
+`extension`   what Sphinx is told: navigation, path through the course, the theme's words
+`site`        shared assets, landing page, 404, size and policy of every page
+"""
+
+from pathlib import Path
+
+import yaml
+
+from paralelo.words import languages, rules, table
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "book"
+BUILD = ROOT / "build"
+SITE = ROOT / "site"
+
+__all__ = ["BOOK", "BUILD", "ROOT", "SITE", "config", "editions", "name_of", "repository", "tag", "words"]
+
+
+def editions() -> list[str]:
+    """The languages that have a folder here and a table of words: nothing else lists them."""
+    return [lang for lang in languages() if (BOOK / lang).is_dir() and words(lang)]
+
+
+def words(lang: str) -> dict:
+    return table("book", lang)
+
+
+def name_of(lang: str) -> str:
+    """A language's own name: Español."""
+    return rules(lang)["name"]
+
+
+def tag(lang: str) -> str:
+    """What stands in `<html lang>`: pt-BR."""
+    return rules(lang)["html"]
+
+
+def config() -> dict:
+    return yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+
+
+def repository() -> dict | None:
+    """Address and branch of the repository, or None while nobody has set it."""
+    found = config().get("repository") or {}
+    url = (found.get("url") or "").rstrip("/")
+    return {"url": url, "branch": found.get("branch") or "main"} if url else None

@@ -1,0 +1,110 @@
+// Search in one edition. Sphinx's index (searchindex.js) holds the stems of every page, language_data.js the stemmer of
+// the language. Accents do not matter, the last word may be a beginning, and results come as one types.
+"use strict";
+const fold = (word) => word.normalize("NFD").replace(/\p{M}/gu, "");
+let index = null;
+let terms = null;                      // folded stem → pages that have it, with weight
+var Search = { setIndex(data) { index = data; } };
+
+function prepare() {
+  terms = new Map();
+  const add = (word, pages, weight) => {
+    const key = fold(word);
+    const found = terms.get(key) ?? terms.set(key, new Map()).get(key);
+    for (const page of [pages].flat()) found.set(page, (found.get(page) ?? 0) + weight);
+  };
+  for (const [word, pages] of Object.entries(index.terms)) add(word, pages, 1);
+  for (const [word, pages] of Object.entries(index.titleterms)) add(word, pages, 5);
+}
+
+function find(query) {
+  const stemmer = new Stemmer();
+  const said = query.toLowerCase().split(/[^\p{L}\p{N}_]+/u).filter(Boolean);
+  const kept = said.filter((word) => !stopwords.includes(word));
+  if (!kept.length) return null;
+  let pages = null;
+  kept.forEach((word, i) => {
+    const stems = new Set([fold(stemmer.stemWord(word)), fold(word)]);
+    const hits = new Map();
+    const take = (found, share) => {
+      for (const [page, weight] of found) hits.set(page, Math.max(hits.get(page) ?? 0, weight * share));
+    };
+    for (const stem of stems) if (terms.has(stem)) take(terms.get(stem), 1);
+    if (i === kept.length - 1 && word.length > 2) {
+      for (const [term, found] of terms) {
+        if ([...stems].some((stem) => stem.length > 2 && term.startsWith(stem))) take(found, 0.5);
+      }
+    }
+    pages = pages === null ? hits
+      : new Map([...pages].filter(([p]) => hits.has(p)).map(([p, w]) => [p, w + hits.get(p)]));
+  });
+  return { words: kept, pages: [...pages].sort((a, b) => b[1] - a[1] || a[0] - b[0]).map(([page]) => page) };
+}
+
+// A sentence around the first of the words, from the page itself.
+const texts = new Map();
+async function text(page) {
+  if (!texts.has(page)) {
+    texts.set(page, fetch(`${index.docnames[page]}.html`).then((r) => r.text()).then((html) => {
+      const main = new DOMParser().parseFromString(html, "text/html").querySelector("article, .hero-words");
+      main?.querySelectorAll("h1, .headerlink, .drawing, .katex, pre, script, style").forEach((e) => e.remove());
+      return (main?.textContent ?? "").replace(/\s+/g, " ").trim();
+    }).catch(() => ""));
+  }
+  return texts.get(page);
+}
+
+function around(whole, words) {
+  const folded = [...whole].map((c) => fold(c.toLowerCase())[0] ?? c).join("");
+  const stemmer = new Stemmer();
+  const spots = words.flatMap((w) => [fold(w), fold(stemmer.stemWord(w))]).map((w) => folded.indexOf(w));
+  const at = Math.min(...spots.filter((s) => s >= 0));
+  const from = Number.isFinite(at) ? Math.max(0, whole.lastIndexOf(" ", Math.max(0, at - 60)) + 1) : 0;
+  return (from ? "… " : "") + whole.slice(from, whole.indexOf(" ", from + 180) >>> 0 || undefined) + " …";
+}
+
+let turn = 0;
+async function show(query) {
+  const mine = ++turn;
+  const status = document.getElementById("found");
+  const list = document.getElementById("results");
+  if (!query.trim() || !index) {
+    status.textContent = query.trim() ? status.dataset.wait : "";
+    list.replaceChildren();
+    return;
+  }
+  const found = find(query) ?? { words: [], pages: [] };
+  const n = found.pages.length;
+  status.textContent = n === 0 ? status.dataset.none : n === 1 ? status.dataset.one
+    : status.dataset.many.replace("{n}", n);
+  list.replaceChildren(...found.pages.map((page) => {
+    const item = document.createElement("li");
+    const link = item.appendChild(document.createElement("a"));
+    link.href = `${index.docnames[page]}.html`;
+    link.innerHTML = index.titles[page];
+    item.append(document.createElement("p"));
+    return item;
+  }));
+  for (const [i, page] of found.pages.slice(0, 20).entries()) {
+    const whole = await text(page);
+    if (mine !== turn) return;
+    list.children[i].querySelector("p").textContent = around(whole, found.words);
+  }
+}
+
+addEventListener("DOMContentLoaded", () => {
+  const field = document.getElementById("query");
+  prepare();
+  field.value = new URLSearchParams(location.search).get("q") ?? "";
+  document.getElementById("find").value = field.value;
+  const search = () => {
+    const address = new URL(location);
+    field.value ? address.searchParams.set("q", field.value) : address.searchParams.delete("q");
+    history.replaceState(null, "", address);
+    show(field.value);
+  };
+  field.addEventListener("input", search);
+  document.getElementById("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+  show(field.value);
+  if (!field.value) field.focus();
+});
