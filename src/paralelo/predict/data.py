@@ -170,8 +170,8 @@ def clip_factor(norms, most: float) -> float:
 def expert_gradient_factor(dp: int, ep: int) -> Fraction:
     """What a rank's expert gradient is multiplied by: 1/dp, as for every other parameter, whatever `ep` is.
 
-    Its experts have already summed over the tokens of `ep` ranks; a mean over the edp = dp/ep copies alone would leave a
-    factor ep.
+    Its experts have already summed over the tokens of `ep` ranks; a mean over the edp = dp/ep copies alone would leave
+    a factor ep.
 
     >>> expert_gradient_factor(4, 2)
     Fraction(1, 4)

@@ -20,12 +20,15 @@ from paralelo.words import Refused
 def exact(factor) -> Fraction:
     """A factor as it was written: the float 1.1 means 11/10.
 
-    >>> exact(1.1), exact("5/4")
+    >>> exact(1.1), exact("1.25")
     (Fraction(11, 10), Fraction(5, 4))
     """
     try:
+        real("capacity_factor", float(factor), above=True)  # before an exponent of a million digits is written out
         value = Fraction(str(factor)) if not isinstance(factor, Fraction) else factor
-    except (ValueError, ZeroDivisionError):
+    except Refused:
+        raise
+    except (TypeError, ValueError, OverflowError):
         raise Refused("quantity.above", name="capacity_factor", value=shown(factor), least=0) from None
     return real("capacity_factor", value, above=True)
 
@@ -37,7 +40,7 @@ def capacity(n: int, E: int, k: int = 1, factor=1, multiple: int = 1) -> int:
     4
     >>> capacity(10, 4, 1, 1), capacity(10, 4, 1, 1, multiple=2)
     (3, 4)
-    >>> capacity(100, 10, 1, 1.1)                              # 11; in floats 1.1·10 is a little more, and its ceiling 12
+    >>> capacity(100, 10, 1, 1.1)                              # in floats 1.1·10 is a little above 11, its ceiling 12
     11
     """
     whole("n", n, 0)

@@ -7,8 +7,8 @@
 
 The bias of the last one steers the choice and never the output. Ties go to the lower expert.
 
-Balance loss: E·Σ f·P, f the share of the k·n assignments that an expert got, P its mean probability; 1 when balanced, at
-any k (code that lets f sum to k has k instead). z-loss: mean of (log Σ exp logits)².
+Balance loss: E·Σ f·P, f the share of the k·n assignments that an expert got, P its mean probability; 1 when balanced,
+at any k (code that lets f sum to k has k instead). z-loss: mean of (log Σ exp logits)².
 
 Sources: Shazeer et al. 2017; Fedus et al. 2021, section 2.2; Zoph et al. 2022, section 3; DeepSeek-V3, section 2.1.2.
 """

@@ -17,7 +17,7 @@ from paralelo.predict.experts.router import VARIANTS, balance_of, choose, softma
 from paralelo.predict.quantity import ranges, real, shares, whole
 from paralelo.words import Refused
 
-MOST = 2**22                                                # logits drawn: a few seconds
+MOST = 2**21                                                # logits drawn: a few seconds
 
 
 @dataclass(frozen=True)

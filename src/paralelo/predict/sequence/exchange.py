@@ -1,7 +1,7 @@
 """What sequence and context parallelism send. Elements a rank, per layer and microbatch, N ranks, T positions in all:
 
     tensor parallelism            4 all-reduces                                      8 (N−1)/N · B·T·D
-    with sequence parallelism     the same as all-gather and reduce-scatter,         8 (N−1)/N · B·T·D, inputs kept whole
+    with sequence parallelism     the same as all-gather and reduce-scatter,         8 (N−1)/N · B·T·D, inputs whole
                                   or the inputs of both column pairs gathered again  10 (N−1)/N · B·T·D
     Ulysses                       all-to-all of q, k, v and of the output, forward   (N−1)/N · B·T/N · 2(H+K)d, and as
                                                                                      much backward
@@ -93,9 +93,9 @@ def ring_backward_bytes(B: int, T: int, K: int, d: int, N: int, element: int = 2
     >>> ring_backward_bytes(1, 4096, 4, 256, 4) / ring_bytes(1, 4096, 4, 256, 4)      # (2N−1)/(N−1)
     2.3333333333333335
     """
-    block = ring_bytes(B, T, K, d, 2, 1) * 2 // N           # elements of one k and v pair
-    gradient = element if gradient is None else gradient
     _fits(T, N)
+    block = 2 * _elements({"B": B, "T": T // N, "K": K, "d": d})
+    gradient = element if gradient is None else gradient
     return 0 if N == 1 else block * ((N - 1) * element + N * gradient)
 
 
