@@ -8,20 +8,25 @@ torch = pytest.importorskip("torch")
 _pool = {}
 
 
-@pytest.fixture
-def ranks(request):
-    """`ranks(n)`: n persistent ranks on the CPU. The functions of the test's module travel by value."""
-    from paralelo.run.ranks import Ranks
-
+@pytest.fixture(autouse=True)
+def _by_value(request):
+    """The functions of a test's module travel by value: ranks cannot import it."""
     cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def ranks():
+    """`ranks(n)`: n persistent ranks on the CPU, the same for all tests."""
+    from paralelo.run.ranks import Ranks
 
     def of_size(n):
         if n not in _pool:
             _pool[n] = Ranks(n, device="cpu", timeout=60)
         return _pool[n]
 
-    yield of_size
-    cloudpickle.unregister_pickle_by_value(request.module)
+    return of_size
 
 
 @pytest.fixture(scope="session", autouse=True)

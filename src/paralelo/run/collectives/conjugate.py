@@ -139,9 +139,9 @@ def all_to_all(x: Tensor, group, dim: int = 0, concat_dim: int | None = None, se
     """Part j of `x` along `dim` goes to rank j; what arrives is put together along `concat_dim`, in rank order.
 
     `concat_dim` is `dim` where it is left out: tokens that change their rank, whose numbers `send` gives; `receive`
-    says how many come from each rank (without it, they tell each other). Another `concat_dim` trades one split for another:
-    (B, T/N, H, d) with dim=2, concat_dim=1 becomes (B, T, H/N, d). Then all ranks cut alike by
-    `send`, and `receive` is each rank's size along `concat_dim`. Any part may be empty. Backward sends every part back.
+    says how many come from each rank (without it, they tell each other). Another `concat_dim` trades one split for
+    another: (B, T/N, H, d) with dim=2, concat_dim=1 becomes (B, T, H/N, d). Then all ranks cut alike by `send`, and
+    `receive` is each rank's size along `concat_dim`. Any part may be empty. Backward sends every part back.
     """
     dim = dimension(x, dim)
     concat_dim = dim if concat_dim is None else dimension(x, concat_dim)

@@ -18,7 +18,7 @@ from paralelo.run.ranks.parcel import dumps, loads, pack
 from paralelo.run.ranks.report import RankError, State, stack
 from paralelo.words import Refused, say
 
-GRACE = 0.6          # seconds the others get to report once one has failed
+GRACE = 1.0          # seconds the others get to report once one has failed
 PRELOAD = ["torch", "torch.distributed", "cloudpickle", "paralelo.run.ranks.worker"]
 _said = set()
 _latest = None       # the Ranks made last, for the cell magic
@@ -115,6 +115,11 @@ class Ranks:
                 self._living = None
 
 
+def latest() -> Ranks | None:
+    """The Ranks made last, if it still lives."""
+    return _latest() if _latest else None
+
+
 def choose(n: int, device: str | None, backend: str | None) -> tuple[str, str, list[str]]:
     """(kind of device, backend, the device of each rank): NCCL wants a GPU for every rank."""
     import torch
@@ -182,7 +187,8 @@ class _Processes:
                 deadline = min(deadline, time.monotonic() + GRACE)
             while None in states:
                 open_ = {self.pipes[r]: r for r in range(n) if states[r] is None}
-                ready = connection.wait(open_, max(0, deadline - time.monotonic()))
+                left = deadline - time.monotonic()
+                ready = connection.wait(open_, None if left == float("inf") else max(0, left))
                 if not ready:
                     break
                 for pipe in ready:
