@@ -38,11 +38,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def language(argv: list[str]) -> str:
     """The language asked for by `--lang`, before or after the subcommand, else that of the locale, else English."""
-    for here, following in zip(argv, [*argv[1:], ""], strict=True):
+    for at, here in enumerate(argv):
         if here == "--":
             break
         if here == "--lang" or here.startswith("--lang="):
-            asked = following if here == "--lang" else here.partition("=")[2]
+            asked = "".join(argv[at + 1:at + 2]) if here == "--lang" else here.partition("=")[2]
+            if not asked:
+                raise Refused("cli.error.needs_value", option="--lang")
             if asked not in languages():
                 raise Refused("words.no_language", lang=asked[:40], languages=list(languages()))
             return asked

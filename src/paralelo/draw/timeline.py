@@ -80,7 +80,7 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
     scale = scale or min(WIDTH / span, max(34 / shortest, 12 / span))
     ranks = sum(p.ranks for p in panels)
     heads = sum(1 for p in panels if p.label)
-    height = 8 + ranks * (ROW + GAP) + heads * 24 + (len(panels) - 1) * 10 + 62
+    height = 8 + ranks * (ROW + GAP) + heads * 24 + (len(panels) - 1) * 10 + 66
     broken = [p.broken() if mark_broken else set() for p in panels]
     wrong, first = sum(map(len, broken)), panels[0]
     fields = {"name": ", ".join(p.label for p in panels if p.label) or (first.schedule.name if first.schedule else ""),
@@ -205,7 +205,7 @@ def timeline_mermaid(source, lang: str = "en", *, title: str | None = None) -> s
               "microbatches": panel.microbatches}
     title = title or say("pipeline.diagram.gantt" if panel.schedule else "pipeline.diagram.title_measured",
                          lang, **fields)
-    desc = say("pipeline.diagram.desc", lang, makespan=panel.end - panel.begin, idle_share=panel.idle_share)
+    desc = say("pipeline.diagram.desc_gantt", lang, makespan=panel.end - panel.begin, idle_share=panel.idle_share)
     step = max(1, round(tick_step(panel.end - panel.begin)))
     lines = ["---", "displayMode: compact", "---", "gantt", f"    accTitle: {_line(title)}",
              f"    accDescr: {_line(desc)}", f"    title {_line(title)}", "    dateFormat x", "    axisFormat %s",
