@@ -1,8 +1,8 @@
 """Tensor parallelism: one layer's matrices over the ranks of a group, equal to the dense layer.
 
-Dense references (`MLP`, `Attention`, `GatedDelta`, torch's own `Linear` and `Embedding`) and their parallel layers, each
-with `from_dense(dense, group)`, so that a check reads: build dense, split, run, compare outputs and every gradient. Every
-parallel layer says how its parameters are split (`splits`), and all the rest reads that.
+Dense references (`MLP`, `Attention`, `GatedDelta`, torch's own `Linear` and `Embedding`) and their parallel layers,
+each with `from_dense(dense, group)`, so that a check reads: build dense, split, run, compare outputs and every
+gradient. Every parallel layer says how its parameters are split (`splits`), and all the rest reads that.
 """
 
 from paralelo.run.tensor.attention import Attention, ParallelAttention, attend, rotate

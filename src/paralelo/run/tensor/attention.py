@@ -3,17 +3,17 @@
     Y = concat_h(softmax(Q_h K_hᵀ / √d) V_h ⊙ sigmoid(gate_h)) W_Oᵀ        (the gate where there is one)
 
     X          (B, T, D)             the same on every rank
-    q_r        (H·d/N, D)            H/N query heads; with a gate 2·H·d/N rows, each head's d of query, d of gate together
+    q_r        (H·d/N, D)            H/N query heads; with a gate 2·H·d/N rows, d of query and d of gate per head
     k_r, v_r   (K·d/N, D)            K/N key/value heads; where N > K, one head on N/K neighbouring ranks ("replicated")
     heads_r    (B, H/N, T, d)        never leave their rank
     o_r        (D, H·d/N)            the same heads' columns
 
-Forward one all-reduce of Y, backward one of dX, as in the MLP: a transformer layer has four in all.
-Replication stores and computes K/V heads N/K times. Each copy serves its own query heads only, so its weight gradient is
-a part: backward adds the c = N/K copies' parts, 2(c − 1)/c · 2·d·D elements a rank (see `copies`).
-QK-norm over one head is local, its weight of d serves all heads, so the ranks' gradients are added; over all heads it
-also needs a sum of squares over the group (see `norm`).
-Sources: Shoeybi et al. 2019, section 3; Ainslie et al. 2023 (grouped queries); Su et al. 2021 (rotary).
+Forward one all-reduce of Y, backward one of dX, as in the MLP: a transformer layer has four in all. Replication
+stores and computes K/V heads N/K times. Each copy serves its own query heads only, so its weight gradient is a part:
+backward adds the c = N/K copies' parts, 2(c − 1)/c · 2·d·D elements a rank (see `copies`). QK-norm over one head is
+local, its weight of d serves all heads, so the ranks' gradients are added; over all heads it also needs a sum of
+squares over the group (see `norm`). Sources: Shoeybi et al. 2019, section 3; Ainslie et al. 2023 (grouped queries);
+Su et al. 2021 (rotary).
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, theta: float = 10_000.0, share: float = 1.0) -> Tensor:
-    """Rotary positions: the first `share` of x's d features, in pairs (i, i + half), turned by position · theta^(-i/half).
+    """Rotary positions: the first `share` of d features, in pairs (i, i + half), turned by position · theta^(−i/half).
 
     x (B, H, T, d), positions (T,) or (B, T). Position 0 turns nothing:
 
@@ -90,13 +90,15 @@ class _Heads:
 class Attention(_Heads, nn.Module):
     """The dense reference: D features, H query heads and K key/value heads of d (D/H where not given).
 
-    `gated_query` multiplies each head's output by a sigmoid of its own; `qk_norm` is None, "head" or "all"; `theta` None means
-    no rotary positions; `attend(q, k, v, causal)` is the core, so that Ulysses or ring attention can take its place.
+    `gated_query` multiplies each head's output by a sigmoid of its own; `qk_norm` is None, "head" or "all"; `theta`
+    None means no rotary positions; `attend(q, k, v, causal)` is the core, so that Ulysses or ring attention can take
+    its place.
     """
 
     def __init__(self, D: int, H: int, K: int | None = None, d: int | None = None, *, bias: bool = False,
-                 out_bias: bool = False, gated_query: bool = False, qk_norm: str | None = None, theta: float | None = 10_000.0,
-                 rotary_share: float = 1.0, causal: bool = True, attend: Callable = attend, device=None, dtype=None):
+                 out_bias: bool = False, gated_query: bool = False, qk_norm: str | None = None,
+                 theta: float | None = 10_000.0, rotary_share: float = 1.0, causal: bool = True,
+                 attend: Callable = attend, device=None, dtype=None):
         super().__init__()
         K, d, self.copies = K or H, d or D // H, 1
         check_heads(H, K, 1)

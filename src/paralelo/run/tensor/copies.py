@@ -1,12 +1,12 @@
 """A parameter that several ranks of a group hold: its gradient is the sum of what each copy saw.
 
-With K key/value heads on N > K ranks, c = N/K neighbouring ranks hold the same head, and each attends to it with its own
-query heads only. Forward is the identity. Backward adds the c copies' gradients by hand, as reduce-scatter and all-gather
-among the copies: each cuts its gradient in c parts, sends part i to copy i, adds what it got, and sends the sum back;
-2(c − 1)/c times the size of the piece. Both are an all-to-all of the *given* group in which non-copies exchange nothing.
-A subgroup of the copies could do it with one all-reduce; but `new_group` must be entered by the whole world, and a layer
-knows its own group only (with two tensor groups in one world it would hang). An all-reduce of the whole group over K slots
-would send 2(N − 1)/N · K pieces: 7 where this sends 1, for K = 4, N = 8.
+With K key/value heads on N > K ranks, c = N/K neighbouring ranks hold the same head, and each attends to it with its
+own query heads only. Forward is the identity. Backward adds the c copies' gradients by hand, as reduce-scatter and
+all-gather among the copies: each cuts its gradient in c parts, sends part i to copy i, adds what it got, and sends
+the sum back; 2(c − 1)/c times the size of the piece. Both are an all-to-all of the *given* group in which non-copies
+exchange nothing. A subgroup of the copies could do it with one all-reduce; but `new_group` must be entered by the
+whole world, and a layer knows its own group only (with two tensor groups in one world it would hang). An all-reduce
+of the whole group over K slots would send 2(N − 1)/N · K pieces: 7 where this sends 1, for K = 4, N = 8.
 """
 
 import torch

@@ -3,7 +3,7 @@
     E = [E_0; …; E_{N-1}],   E_r (Vp/N, D): rows r·Vp/N …   Vp = N·⌈V/N⌉, the rows from V on are padding, all zero
 
     tokens   (…)          the same on every rank
-    rows     (…, D)       rank r looks up the tokens it holds, zero elsewhere; the all-reduce adds N − 1 zeros to each row
+    rows     (…, D)       rank r looks up the tokens it holds, zero elsewhere; the all-reduce adds N − 1 zeros to each
     logits   (…, Vp/N)    h E_rᵀ, never gathered: `vocab_parallel_cross_entropy` reads them as they lie
 
 Embedding: forward all-reduces (…, D), 2(N-1)/N · n·D elements a rank for n tokens; backward sends nothing.

@@ -2,10 +2,10 @@
 
     ‖g‖² = Σ_ranks Σ_p ‖g_p‖² / c_p,    c_p = the number of ranks that hold the same numbers
 
-Shards are summed, replicas counted once: c is N for a parameter that is whole on every rank of a tensor group of N, the
-number of copies for a replicated key/value head, 1 for a shard. One number is all-reduced over each group in turn (tensor,
-then pipeline, then whatever else holds other parameters), and every rank scales by the same factor; a stage that clips by
-its own norm would scale its gradients differently from the others.
+Shards are summed, replicas counted once: c is N for a parameter that is whole on every rank of a tensor group of N,
+the number of copies for a replicated key/value head, 1 for a shard. One number is all-reduced over each group in turn
+(tensor, then pipeline, then whatever else holds other parameters), and every rank scales by the same factor; a stage
+that clips by its own norm would scale its gradients differently from the others.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ def grad_norm(module: nn.Module, group: dist.ProcessGroup, *others: dist.Process
     """The norm of all gradients of the model of which `module` is this rank's part.
 
     `group` is the tensor group; `others` are groups whose ranks hold other parameters (pipeline stages, experts).
-    `copies` gives, by name, over how many ranks of those a parameter is held besides (2 for an embedding tied across the
-    first and the last stage). Data-parallel ranks hold the same gradients: their group is not among the `others`.
+    `copies` gives, by name, over how many ranks of those a parameter is held besides (2 for an embedding tied across
+    the first and the last stage). Data-parallel ranks hold the same gradients: their group is not among the `others`.
     """
     held, total = holders(module, group.size()), None
     for name, parameter in module.named_parameters():

@@ -5,8 +5,8 @@ Per value head, with a state S of (d_k, d_v) and, at each position, decay α = e
 
     S ← α S;   S ← S + k (β (v − Sᵀ k))ᵀ;   y = Sᵀ q / √d_k          q, k of norm 1, shared by H/K neighbouring heads
 
-before it, q, k and v pass a causal convolution of `width` positions, channel by channel, and SiLU; after it, a norm over
-each head (one weight of d_v for all), a gate SiLU(z), and the output projection.
+before it, q, k and v pass a causal convolution of `width` positions, channel by channel, and SiLU; after it, a norm
+over each head (one weight of d_v for all), a gate SiLU(z), and the output projection.
 
     X          (B, T, D)                         the same on every rank
     input_r    ((2K·d_k + 2H·d_v + 2H)/N, D)     [Q | K | V | Z | beta | alpha], every part cut by its own heads

@@ -6,10 +6,10 @@
     y      (…)          targets, the same on every rank; −100 counts for nothing
     ℓ      (…)          the same on every rank
 
-Forward sends three numbers a token: the maximum, the sum of exponentials, the label's logit (one rank has it, the others
-add 0). Backward sends nothing: dz_r = softmax_r − onehot_r, and only the rank that holds y subtracts 1.
-Two faults to know. Logits that were gathered first and then given to this function are counted N times: ℓ + log N.
-A plain `dist.all_reduce` of the label's logit is invisible to autograd: the loss is right and the gradient is not.
+Forward sends three numbers a token: the maximum, the sum of exponentials, the label's logit (one rank has it, the
+others add 0). Backward sends nothing: dz_r = softmax_r − onehot_r, and only the rank that holds y subtracts 1. Two
+faults to know. Logits that were gathered first and then given to this function are counted N times: ℓ + log N. A
+plain `dist.all_reduce` of the label's logit is invisible to autograd: the loss is right and the gradient is not.
 """
 
 import torch

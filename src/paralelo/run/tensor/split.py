@@ -4,8 +4,8 @@ A `Split` is written once beside each layer; cutting a dense layer, joining the 
 values, counting replicas once in a norm and writing a checkpoint all read the same object.
 
     dim None                       the whole on every rank
-    dim 0, no parts                rank r holds rows r·n/N … of n, zero rows added where N does not divide n and `padded`
-    dim 0, parts (p, q)            a fused matrix: each part is cut by itself, rank r holds [its rows of p; its rows of q]
+    dim 0, no parts                rank r holds rows r·n/N … of n, zero rows added where n does not divide (`padded`)
+    dim 0, parts (p, q)            a fused matrix: each part is cut by itself: [its rows of p; its rows of q]
     copies c                       N/c pieces; piece i lies on ranks i·c … i·c + c − 1 (replicated key/value heads)
 """
 

@@ -2,7 +2,7 @@
 
     initial      the same on every rank     initial values are drawn whole and cut, so that split and dense start equal
     replicated   the same along tp          dropout on activations that all tensor ranks hold (the residual stream)
-    sharded      different everywhere       dropout on what a rank alone holds (its heads, its hidden units, its positions)
+    sharded      different everywhere       dropout on what a rank alone holds (its heads, hidden units, positions)
 
 Along the axes that split examples or positions (dp, cp) and depth (pp) both dropout streams differ. One seed for the
 whole world makes every example lose the same features and every rank's heads the same positions; one seed per device
@@ -61,7 +61,7 @@ def dropout(x: Tensor, p: float, generator: torch.Generator, training: bool = Tr
 
 def draw(split: Split, rank: int, world_size: int, generator: torch.Generator, std: float = 0.02,
          dtype: torch.dtype | None = None) -> Tensor:
-    """A rank's piece of a normal tensor of `split.shape`: drawn whole, then cut. One whole parameter lives at a time."""
+    """A rank's piece of a normal tensor of `split.shape`: drawn whole, then cut, one parameter at a time."""
     return piece(torch.randn(split.shape, generator=generator, dtype=dtype) * std, split, rank, world_size)
 
 
