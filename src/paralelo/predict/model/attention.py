@@ -121,6 +121,11 @@ class DeltaNet(Block):
     fused: str = "in_proj"
     kind = "linear_attention"
 
+    @property
+    def linear_shape(self) -> tuple[int, int, int, int]:
+        """K, H, d_k, d_v: key heads, value heads, and their widths."""
+        return self.key_heads, self.value_heads, self.key_dim, self.value_dim
+
     def own(self, D: int) -> list[Tensor]:
         k, v = Dim("linear_key_heads", self.key_heads), Dim("linear_value_heads", self.value_heads)
         K, V, n = self.key_heads * self.key_dim, self.value_heads * self.value_dim, self.value_heads
@@ -145,7 +150,12 @@ class LightningAttention(Block):
     norms: int = 1
     norm_bias: bool = False
     fused: str = "qkv_proj"
+    kernel = 1                                              # no convolution
     kind = "linear_attention"
+
+    @property
+    def linear_shape(self) -> tuple[int, int, int, int]:
+        return self.heads, self.heads, self.head_dim, self.head_dim
 
     def own(self, D: int) -> list[Tensor]:
         h, wide = Dim("linear_value_heads", self.heads), self.heads * self.head_dim

@@ -21,6 +21,20 @@ class Mamba(Block):
     fused: str = "in_proj"
     kind = "state_space"
 
+    @property
+    def channels(self) -> int:
+        return self.inner
+
+    @property
+    def bc(self) -> int:
+        """Columns of B and C, for every position."""
+        return 2 * self.state_size
+
+    @property
+    def steps(self) -> int:
+        """Step sizes for every position."""
+        return self.inner
+
     def own(self, D: int) -> list[Tensor]:
         c, I, N, R = Dim("state_channels", self.inner), self.inner, self.state_size, self.dt_rank
         out = [Tensor("in.x", I, D, c), Tensor("in.z", I, D, c), Tensor("conv", I, self.kernel, c),
@@ -56,6 +70,18 @@ class Mamba2(Block):
     norm_bias: bool = False
     fused: str = "in_proj"
     kind = "state_space"
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def bc(self) -> int:
+        return 2 * self.groups * self.state_size
+
+    @property
+    def steps(self) -> int:
+        return self.heads
 
     def own(self, D: int) -> list[Tensor]:
         h, g = Dim("state_heads", self.heads), Dim("state_groups", self.groups, "copy")
