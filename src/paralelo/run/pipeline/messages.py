@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from paralelo.predict.pipeline import Action, Schedule
+from paralelo.run.ledger import paused
 from paralelo.run.pipeline.plan import Transfer
 from paralelo.words import Refused
 
@@ -68,14 +69,12 @@ class Mailbox:
         """Post all of it in one call, both directions together. Only the header of a new kind is waited for."""
         ops = []                                          # (operation, the message it belongs to)
         for way, action, peer in batch:
-            if way == "send":
-                ops += self._send(action, peer)
-            else:
-                if action.kind == "F" and not self._known(action):
-                    self._start(ops)
-                    ops = []
-                    self._read_header(action, peer)
-                ops += self._receive(action, peer)
+            if action.kind == "F" and not self._known(action):
+                self._start(ops)
+                ops = []
+                with paused():                            # no part of what is predicted: no ledger counts it
+                    (self._send_header if way == "send" else self._read_header)(action, peer)
+            ops += (self._send if way == "send" else self._receive)(action, peer)
         self._start(ops)
 
     def finish(self) -> None:
@@ -89,21 +88,14 @@ class Mailbox:
     def _send(self, action, peer):
         tensors = self.outbox.pop(_key(action))
         self.messages += 1
-        ops = []
         if action.kind == "F":
-            is_now = [(t.shape, t.dtype, t.requires_grad) for t in tensors]
-            if not self._known(action):
-                self._remember(action, is_now)
-                ops.append((self._op(dist.isend, self._header(action, is_now), action, 0, peer), None))
-            elif self._shapes(action) != is_now:
+            if _shapes_of(tensors) != self._shapes(action):
                 raise Refused("run_pipeline.shape_changed", stage=action.stage, microbatch=action.microbatch,
-                              shape=_written(is_now), expected=_written(self._shapes(action)))
+                              shape=_written(_shapes_of(tensors)), expected=_written(self._shapes(action)))
         else:
             tensors = [t for t, (_, _, wants) in zip(tensors, self._shapes(action), strict=True) if wants]
-        for i, t in enumerate(tensors):
-            t = t.detach().to(self.wire).contiguous()
-            ops.append((self._op(dist.isend, t, action, 1 + i, peer), None))
-        return ops
+        tensors = [t.detach().to(self.wire).contiguous() for t in tensors]
+        return [(self._op(dist.isend, t, action, 1 + i, peer), None) for i, t in enumerate(tensors)]
 
     def _receive(self, action, peer):
         shapes = self._shapes(action)
@@ -153,7 +145,9 @@ class Mailbox:
     def _remember(self, action, shapes):
         self.shapes[self._edge(action)] = shapes
 
-    def _header(self, action, shapes):
+    def _send_header(self, action, peer):
+        shapes = _shapes_of(self.outbox[_key(action)])
+        self._remember(action, shapes)
         if len(shapes) > TENSORS or any(len(shape) > DIMS for shape, _, _ in shapes):
             raise Refused("run_pipeline.too_many", stage=action.stage, tensors=len(shapes),
                           dims=max(len(shape) for shape, _, _ in shapes), most=TENSORS, most_dims=DIMS)
@@ -161,7 +155,7 @@ class Mailbox:
         for shape, dtype, wants in shapes:
             numbers += [DTYPES.index(dtype), int(wants), len(shape), *shape, *[0] * (DIMS - len(shape))]
         numbers += [0] * (1 + FIELDS * TENSORS - len(numbers)) + self.kinds
-        return torch.tensor(numbers, device=self.wire)
+        self._start([(self._op(dist.isend, torch.tensor(numbers, device=self.wire), action, 0, peer), None)])
 
     def _read_header(self, action, peer):
         header = torch.empty(1 + FIELDS * TENSORS + self.schedule.microbatches, dtype=torch.int64, device=self.wire)
@@ -179,6 +173,10 @@ class Mailbox:
 def _key(action):
     """A message backward is the same whether B or I made it."""
     return action.kind == "F", action.stage, action.microbatch
+
+
+def _shapes_of(tensors) -> list:
+    return [(t.shape, t.dtype, t.requires_grad) for t in tensors]
 
 
 def _spread(tensors, wants):

@@ -9,40 +9,36 @@ class SleepingStage(torch.nn.Module):
     """Passes its input on, scaled by a weight of one, and sleeps: `forward` and `backward` seconds a microbatch.
 
     `weight` seconds of the backward belong to the gradient of the weight: a whole backward sleeps `backward`, `I` sleeps
-    backward − weight and `W` sleeps `weight`.
+    backward − weight and `W` sleeps `weight`. `log` collects the start and end of every sleep.
     """
 
     def __init__(self, forward: float, backward: float, weight: float = 0.0):
         super().__init__()
-        self.times = forward, backward - weight, weight
+        self.times, self.log = (forward, backward - weight, weight), []
         self.shift = torch.nn.Parameter(torch.zeros(()))
         self.scale = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, x):
         forward, of_input, of_weight = self.times
-        return _OfWeight.apply(self.scale, of_weight) * _OfInput.apply(x + self.shift, forward, of_input)
+        scale = _Sleep.apply(self.scale, 0, of_weight, self.log)
+        return scale * _Sleep.apply(x + self.shift, forward, of_input, self.log)
 
 
-class _OfInput(torch.autograd.Function):
+class _Sleep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.seconds = backward
-        time.sleep(forward)
+    def forward(ctx, x, forward, backward, log):
+        ctx.seconds, ctx.log = backward, log
+        _sleep(forward, log)
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        time.sleep(ctx.seconds)
-        return gradient, None, None
+        _sleep(ctx.seconds, ctx.log)
+        return gradient, None, None, None
 
 
-class _OfWeight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, w, backward):
-        ctx.seconds = backward
-        return w.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(ctx.seconds)
-        return gradient, None
+def _sleep(seconds, log):
+    if seconds:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        log.append((start, time.perf_counter()))

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
 
 from paralelo.predict.pipeline import Action, Schedule
+from paralelo.run.ledger import paused
 from paralelo.run.pipeline.backward import Backward
 from paralelo.run.pipeline.messages import Mailbox, kinds_of
 from paralelo.run.pipeline.plan import plan
@@ -101,7 +102,8 @@ def run_step(schedule: Schedule, stages, inputs, targets, loss, group, *, weight
         tied.grad = tied.grad if before is None else before + tied.grad
     if trace:
         trace.messages = mail.messages
-    dist.broadcast(total, group_src=schedule.rank_of(last), group=group)
+    with paused():
+        dist.broadcast(total, group_src=schedule.rank_of(last), group=group)
     return total
 
 

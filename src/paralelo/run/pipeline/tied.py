@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from paralelo.predict.pipeline import Schedule
+from paralelo.run.collectives import exchange
 
 
 def sum_over_ends(parameter: torch.Tensor, schedule: Schedule, group) -> None:
@@ -31,11 +32,5 @@ def sum_over_ends(parameter: torch.Tensor, schedule: Schedule, group) -> None:
     if ends[0] == ends[1] or me not in ends:
         return
     peer = ends[1] if me == ends[0] else ends[0]
-    through_host = parameter.is_cuda and dist.get_backend(group) == "gloo"
-    mine = parameter.grad.cpu() if through_host else parameter.grad.contiguous()
-    theirs = torch.empty_like(mine)
-    both = [dist.P2POp(dist.isend, mine, group=group, group_peer=peer),
-            dist.P2POp(dist.irecv, theirs, group=group, group_peer=peer)]
-    for work in dist.batch_isend_irecv(both):
-        work.wait()
-    parameter.grad = parameter.grad + theirs.to(parameter.device)
+    arrived = exchange(parameter.grad, peer, torch.empty_like(parameter.grad), peer, group)
+    parameter.grad = parameter.grad + arrived()
