@@ -1,10 +1,11 @@
 """How an edition of the book is made: sources are staged, Sphinx reads and writes them, the site gets its own pages.
 
-`stage`       chapters, labs, tools and figures of one language, laid out as the site's addresses
-`figures`     SVG drawings set into the page
-`mathematics` formulas, rendered once
-`extension`   what Sphinx is told: navigation, path through the course, the theme's words
-`site`        shared assets, landing page, 404, size and policy of every page
+`stage`        chapters, labs, tools and figures of one language, laid out as the site's addresses
+`figures`      SVG drawings set into the page
+`mathematics`  formulas, rendered once
+`bibliography` sources, as each language writes them
+`extension`    what Sphinx is told: navigation, path through the course, the theme's words
+`site`         shared assets, landing page, 404, size and policy of every page
 """
 
 from pathlib import Path

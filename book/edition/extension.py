@@ -10,8 +10,9 @@ from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from edition import ROOT, config, editions, name_of, repository, tag, words
-from edition import mathematics
+from edition import bibliography, mathematics
 from edition.figures import SetDrawings
+from edition.hero import hero
 from edition.stage import reading_order, sources
 
 PATH = ("chapters", "labs", "tools")
@@ -25,6 +26,8 @@ def setup(app):
     app.add_transform(SetDrawings)
     app.add_post_transform(NameOutputs)
     mathematics.setup(app)
+    bibliography.setup(app)
+    app.connect("doctree-read", labels_as_anchors)
     app.connect("env-updated", navigation_changed)
     app.connect("html-page-context", page)
     app.connect("source-read", lambda app, name, _: progress(app, "reading", name))
@@ -35,6 +38,14 @@ def progress(app, verb: str, name: str) -> None:
     """One line per page, on request: `make site` shows them where somebody watches."""
     if os.environ.get("SITE_PROGRESS"):
         print(f"  {app.config.edition}  {verb} {name}", flush=True)
+
+
+def labels_as_anchors(app, doctree):
+    """A label `(cost)=` before a heading is an anchor for other pages too: `pipeline.md#cost`."""
+    slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for section in doctree.findall(nodes.section):
+        for anchor in section["ids"]:
+            slugs.setdefault(anchor, (section.line, anchor, section.next_node(nodes.title).astext()))
 
 
 class NameOutputs(SphinxPostTransform):
@@ -101,8 +112,12 @@ def page(app, pagename, templatename, context, doctree):
     at = siblings.index(here) if here else 0
     context["before"] = item(siblings[at - 1]) if here and at else None
     context["after"] = item(siblings[at + 1]) if here and at + 1 < len(siblings) else None
-    if pagename == "index" and entries:
-        context["after"] = item(entries[0])
+    if pagename == "index":
+        context["after"] = item(entries[0]) if entries else None
+        context["hero"] = hero(lang)
+    body = re.sub(r"<table\b.*?</table>", lambda m: f'<div class="table">{m[0]}</div>', context.get("body", ""), flags=re.S)
+    context["body"] = re.sub(r'(<a class="headerlink" href="[^"]*" title=")[^"]*"',
+                             lambda m: f'{m[1]}{escape(say["permalink"])}"', body)
 
 
 def path(entries, here, item, say) -> list[dict]:

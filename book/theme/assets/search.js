@@ -38,7 +38,9 @@ function find(query) {
     pages = pages === null ? hits
       : new Map([...pages].filter(([p]) => hits.has(p)).map(([p, w]) => [p, w + hits.get(p)]));
   });
-  return { words: kept, pages: [...pages].sort((a, b) => b[1] - a[1] || a[0] - b[0]).map(([page]) => page) };
+  const late = (page) => index.docnames[page].includes("/");       // of two equal pages, the chapter comes first
+  pages = [...pages].sort((a, b) => b[1] - a[1] || late(a[0]) - late(b[0]) || a[0] - b[0]);
+  return { words: kept, pages: pages.map(([page]) => page) };
 }
 
 // A sentence around the first of the words, from the page itself.
@@ -47,7 +49,7 @@ async function text(page) {
   if (!texts.has(page)) {
     texts.set(page, fetch(`${index.docnames[page]}.html`).then((r) => r.text()).then((html) => {
       const main = new DOMParser().parseFromString(html, "text/html").querySelector("article, .hero-words");
-      main?.querySelectorAll("h1, .headerlink, .drawing, .katex, pre, script, style").forEach((e) => e.remove());
+      main?.querySelectorAll("h1, .path, .on-page, .headerlink, .drawing, .katex, pre, script, style").forEach((e) => e.remove());
       return (main?.textContent ?? "").replace(/\s+/g, " ").trim();
     }).catch(() => ""));
   }

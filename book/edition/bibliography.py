@@ -1,0 +1,75 @@
+"""Sources as each language writes them: (Patarasuk y Yuan, 2009) in the text, and a list by author on its page."""
+
+from dataclasses import dataclass, field
+
+import pybtex.plugin
+import sphinxcontrib.bibtex.plugin
+from pybtex.richtext import HRef, Tag, Text
+from pybtex.style import FormattedEntry
+from pybtex.style.formatting.unsrt import Style
+from sphinxcontrib.bibtex.style.referencing import BracketStyle, PersonStyle
+from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
+
+from edition import words
+
+
+def setup(app) -> None:
+    app.connect("config-inited", register, priority=100)
+
+
+def register(app, config) -> None:
+    """The two styles called `book`, in the language of this edition."""
+    join = f" {words(config.edition)['bibliography']['and']} "
+    round_ = lambda: BracketStyle(left="(", right=")")  # noqa: E731
+
+    @dataclass
+    class Citation(AuthorYearReferenceStyle):
+        bracket_textual: BracketStyle = field(default_factory=round_)
+        bracket_parenthetical: BracketStyle = field(default_factory=round_)
+        bracket_year: BracketStyle = field(default_factory=round_)
+        person: PersonStyle = field(default_factory=lambda: PersonStyle(sep2=join, last_sep=join))
+
+    class List(Style):
+        default_sorting_style = "author_year_title"
+
+        def format_entry(self, label, entry, bib_data=None):
+            return FormattedEntry(entry.key, written(entry, join), label)
+
+    sphinxcontrib.bibtex.plugin.register_plugin("sphinxcontrib.bibtex.style.referencing", "book", Citation)
+    pybtex.plugin.register_plugin("pybtex.style.formatting", "book", List)
+
+
+def written(entry, join: str) -> Text:
+    """Authors (year). Title. *Where* volume(number), with a link to the text.
+
+    An entry without an author, a title or a year is refused: nobody could find it.
+    """
+    missing = [key for key in ("title", "year") if key not in entry.fields] + ["author"] * ("author" not in entry.persons)
+    if missing:
+        raise ValueError(f"references.bib: {entry.key} lacks {', '.join(missing)}")
+    fields = entry.rich_fields
+    parts = [people(entry.persons["author"], join), " (", fields["year"], "). ", fields["title"], ". "]
+    where = fields.get("journal") or fields.get("booktitle") or fields.get("publisher")
+    preprint = entry.fields.get("eprint")
+    if where and not (preprint and str(where) == "arXiv"):
+        volume = [" ", fields["volume"]] if "volume" in entry.fields else []
+        number = ["(", fields["number"], ")"] if "number" in entry.fields else []
+        parts += [Tag("em", where), *volume, *number, ". "]
+    if preprint:
+        parts += [HRef(f"https://arxiv.org/abs/{preprint}", f"arXiv:{preprint}"), "."]
+    elif doi := entry.fields.get("doi"):
+        parts += [HRef(f"https://doi.org/{doi}", f"doi:{doi}"), "."]
+    elif url := entry.fields.get("url"):
+        parts += [HRef(url, url.removeprefix("https://")), "."]
+    return Text(*parts)
+
+
+def people(persons, join: str) -> Text:
+    names = []
+    for person in persons:
+        pieces = [*person.rich_first_names, *person.rich_middle_names, *person.rich_prelast_names,
+                  *person.rich_last_names]
+        names.append(Text(" ").join(pieces))
+    if str(names[-1]) == "others":
+        return Text(Text(", ").join(names[:-1]), " ", Tag("em", "et al."))
+    return Text(Text(", ").join(names[:-1]), join, names[-1]) if len(names) > 1 else names[0]
