@@ -77,13 +77,15 @@ def test_drops_and_exchange_by_counting(tokens, E, data):
     assert all(len(set(c)) == k for c in routing.choices) and sum(routing.counts) == k * tokens
     room = routing.capacity(1)
     kept = routing.kept(room)
-    taken = Counter(e for c, row in zip(routing.choices, kept, strict=True) for e, keep in zip(c, row, strict=True) if keep)
+    pairs = [p for c, row in zip(routing.choices, kept, strict=True) for p in zip(c, row, strict=True)]
+    taken = Counter(e for e, keep in pairs if keep)
     assert [routing.counts[e] - taken[e] for e in range(E)] == x.dropped(routing.counts, room)
     for limit in (None, room):
         matrix = routing.exchange(N, limit)
         assert sum(map(sum, matrix)) == (k * tokens if limit is None else sum(taken.values()))
         columns = [sum(row[t] for row in matrix) for t in range(N)]
-        owned = [sum((routing.counts[e] if limit is None else taken[e]) for e in experts) for experts in x.experts_of(E, N)]
+        counts = routing.counts if limit is None else taken
+        owned = [sum(counts[e] for e in experts) for experts in x.experts_of(E, N)]
         assert columns == owned
     assert routing.balance() > 0 and routing.P and sum(routing.P) == pytest.approx(1)
 
