@@ -11,7 +11,6 @@ changed is built again; a warning is an error; nothing is executed.
 import argparse
 import hashlib
 import multiprocessing
-import os
 import shutil
 import sys
 import time
@@ -101,9 +100,10 @@ def edition(lang: str, theme: str, results) -> None:
     import io
 
     from jupyter_book.sphinx import build_sphinx
+    from sphinx.util.console import nocolor
 
+    nocolor()
     began, said = time.perf_counter(), io.StringIO()
-    os.environ["NO_COLOR"] = "1"
     sys.stderr = said
     try:
         code = build_sphinx(

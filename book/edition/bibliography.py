@@ -47,7 +47,7 @@ def written(entry, join: str) -> Text:
     missing = [key for key in ("title", "year") if key not in entry.fields] + ["author"] * ("author" not in entry.persons)
     if missing:
         raise ValueError(f"references.bib: {entry.key} lacks {', '.join(missing)}")
-    fields = entry.rich_fields
+    fields = {key: Text.from_latex(value) for key, value in entry.fields.items()}
     parts = [people(entry.persons["author"], join), " (", fields["year"], "). ", fields["title"], ". "]
     where = fields.get("journal") or fields.get("booktitle") or fields.get("publisher")
     preprint = entry.fields.get("eprint")
