@@ -1,4 +1,4 @@
-"""Judging every dimension that a tensor split cuts: whole heads must divide, not columns; fused matrices part by part."""
+"""Judging every dimension that a tensor split cuts: whole heads must divide, not columns; fused matrices by parts."""
 
 from paralelo.predict.audit.degrees import MOST
 from paralelo.predict.audit.finding import Finding
@@ -36,7 +36,7 @@ def judge(dim: Dim, degree: int, **fields) -> Finding:
 
 
 def _cut_ranks(K: int, N: int) -> list[int]:
-    """The first two ranks that would both hold a piece of one KV head: the first rank that is not whole, and the next."""
+    """The first two ranks that would both hold a piece of one KV head."""
     first = next(r for r in range(N) if (r + 1) * K % N)
     return [first, first + 1]
 
@@ -45,10 +45,11 @@ def _vocabulary(V: int, tp: int) -> Finding:
     megatron = padded_vocab(V, tp, 128)
     about = {"size": V, "degree": tp, "each": V // tp, "megatron": megatron}
     if V % tp == 0:
-        verdict = "divides"
+        verdict, id = "divides", "divides" if megatron == V else "divides_yet_padded"
     else:
-        verdict, about = "padded", about | {"rows": megatron // tp, "rest": V % tp, "empty": megatron - V}
-    return Finding("vocab", V, tp, verdict, Message(f"audit.vocab.{verdict}", about))
+        verdict = id = "padded"
+        about |= {"rows": megatron // tp, "rest": V % tp, "empty": megatron - V}
+    return Finding("vocab", V, tp, verdict, Message(f"audit.vocab.{id}", about))
 
 
 def dimensions(model: Model, tp: int, etp: int, element: int = 2) -> list[Finding]:
@@ -83,7 +84,8 @@ def latents(model: Model, tp: int, element: int = 2) -> list[Finding]:
     block = next((b for b in model.blocks if b.kind == "latent_attention"), None)
     if block is None or tp == 1:
         return []
-    whole = sum(n * t.elements for b, t, n in model.tensors() if b.kind == "latent_attention" and not t.dim and t.cols > 1)
+    whole = sum(n * t.elements for b, t, n in model.tensors()
+                if b.kind == "latent_attention" and not t.dim and t.cols > 1)
     layers = sum(b.kind == "latent_attention" for layer in model.layers for b in layer.blocks)
     size = block.kv_rank + block.rope
     about = {"size": size, "degree": tp, "price": round(whole * element * (tp - 1) / tp), "layers": layers,

@@ -101,7 +101,8 @@ def stages(model: Model, layout: Layout, options: Options) -> list[Stage]:
     for rank, numbers in enumerate(places):
         counts = Counter(model.layers[i] for i in numbers)
         first, ends = 0 in numbers, last in numbers
-        cut, whole, experts = stage_elements(model, tuple(counts.items()), first, ends, layout.tp, layout.ep, layout.etp)
+        cut, whole, experts = stage_elements(model, tuple(counts.items()), first, ends, layout.tp, layout.ep,
+                                             layout.etp)
         each = (options.weight_bytes, options.gradient_bytes, options.optimizer_bytes)
         dense = zero_parts(cut + whole, layout.dp * layout.cp, options.zero, *each)
         routed = zero_parts(experts, layout.edp, options.zero, *each)
