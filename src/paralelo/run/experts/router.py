@@ -121,7 +121,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, counts: torch.Tensor, rate: float = 1e-3) -> None:
-        """Moves the bias by `rate`: up for experts with fewer than the mean of `counts` (E,), down for those with more."""
+        """Moves the bias by `rate`: up where an expert has fewer than the mean of `counts` (E,), down where more."""
         counts = counts.to(self.bias.dtype)
         self.bias += rate * (counts.mean() - counts).sign()
 

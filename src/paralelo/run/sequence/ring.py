@@ -19,6 +19,7 @@ Source: Liu, Zaharia and Abbeel 2023; zig-zag order as in Llama 3's context para
 
 import torch
 
+from paralelo.run.collectives.check import agree
 from paralelo.run.sequence.blocks import Gradients, Softmax, accumulator, pairs
 from paralelo.run.sequence.neighbours import pass_on
 from paralelo.run.sequence.placement import place
@@ -35,6 +36,7 @@ def ring_attention(q, k, v, group, causal: bool = True, order: str = "contiguous
     returned   (B, H, T/N, d)
     """
     check_heads(q, k, v)
+    agree("ring", k, group)
     placement = place(group, order, documents, q.shape[2])
     return attend(q, k, v, group, causal, [placement.pieces(rank) for rank in range(placement.N)])
 

@@ -20,6 +20,7 @@ import torch
 
 from paralelo.predict.quantity import divisors
 from paralelo.run.collectives import all_to_all, gather_from, split_to
+from paralelo.run.collectives.check import agree
 from paralelo.run.sequence.placement import collect, place, spread
 from paralelo.run.sequence.ring import attend, check_heads
 from paralelo.words import Refused
@@ -47,6 +48,7 @@ def hybrid_attention(q, k, v, ulysses, ring, causal: bool = True, order: str = "
     returned   (B, H, T/(U·R), d)
     """
     check_heads(q, k, v)
+    agree("ring", k, ring)
     placement = place(ring, order, documents, q.shape[2] * ulysses.size())
     pieces = [placement.pieces(rank) for rank in range(placement.N)]
     return _by_heads(q, k, v, ulysses, lambda q, k, v: attend(q, k, v, ring, causal, pieces))
@@ -85,7 +87,8 @@ def _by_heads(q, k, v, group, attention):
     kv = torch.cat((k, v), -1).index_select(1, sent)                     # (B, all heads sent, T/N, 2d)
     kv = all_to_all(kv, group, 1, 2, send=[len(heads) for heads in needed])
     reads = [h * K // H - needed[rank][0] for h in range(rank * H // N, (rank + 1) * H // N)]
-    if reads != [h * kv.shape[1] // len(reads) for h in range(len(reads))]:     # a head shared across a rank's border
+    groups = len(reads) // kv.shape[1] or 1
+    if reads != [h // groups for h in range(len(reads))]:                # a head shared across a rank's border
         kv = kv.index_select(1, torch.tensor(reads, device=kv.device))
     k, v = kv.chunk(2, -1)
     return all_to_all(attention(q, k, v), group, 2, 1)                   # (B, H, T/N, d)
