@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     if wrong:
         print("run: python diagrams/build.py", file=sys.stderr)
     else:
-        print(f"{total} diagrams in {len(languages())} languages" + (" are as their scripts draw them" if check else ""))
+        print(f"{total} diagrams in {len(languages())} languages{' are as their scripts draw them' * check}")
     return bool(wrong)
 
 
