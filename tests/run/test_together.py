@@ -1,0 +1,105 @@
+"""All axes together: the tutor on eight ranks has the losses and the parameters of one process, step by step."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from paralelo.predict.experts import experts_of
+from paralelo.predict.layout import Layout
+from paralelo.run import tutor
+from paralelo.run.experts import MoE, balance_loss
+from paralelo.run.layout import mesh
+from paralelo.run.tensor import MLP, piece
+from paralelo.run.together import GROUPS, Together, clip
+from paralelo.words import Refused
+
+pytestmark = pytest.mark.layout
+STEPS, ROWS, M, MAX_NORM, BALANCE = 4, 16, 4, 0.5, 0.05
+
+
+def dense_tutor(experts):
+    model = tutor.make(seed=3, D=16, F=32, L=2, H=4, K=2).double()
+    if experts:
+        torch.manual_seed(5)
+        model.blocks[1].mlp = MoE(16, 12, 4, 2, shared=MLP(16, 12), dtype=torch.float64)
+    return model
+
+
+def batches():
+    data = tutor.encode(tutor.split()[0][:200])
+    return [tutor.batch(data, step, ROWS) for step in range(STEPS)]
+
+
+def make_optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-3)
+
+
+def one_process(model, schedule_batches, experts):
+    """The plain loop: the whole batch, one process, no module of this library but the model."""
+    model = copy.deepcopy(model)
+    optimizer, losses, norms = make_optimizer(model.parameters()), [], []
+    for tokens, targets in schedule_batches:
+        optimizer.zero_grad()
+        if experts:
+            n, total = (targets != -100).sum(), 0
+            for x, y in zip(tokens.tensor_split(M), targets.tensor_split(M), strict=True):
+                share = model.loss(x, y, "sum") / n
+                (share + BALANCE / M * balance_loss(model.blocks[1].mlp.routing)).backward()
+                total += share.item()
+        else:
+            loss = model.loss(tokens, targets)
+            loss.backward()
+            total = loss.item()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
+        optimizer.step()
+        losses.append(total)
+    return losses, norms, dict(model.named_parameters())
+
+
+def on_a_layout(model, degrees, steps, schedule, order):
+    layout = Layout(**degrees)
+    m = mesh(layout, combined=GROUPS)
+    trainer = Together(model, m, M, schedule, make_optimizer, MAX_NORM, BALANCE, order)
+    losses = [trainer.step(*b) for b in steps]
+    held = [(name, p.detach(), h.split, h.expert) for name, p, h in trainer.named_parameters()]
+    return losses, held, m.coordinates
+
+
+def part_of(dense, split, expert, at, layout):
+    if not expert:
+        return piece(dense, split, at["tp"], layout.tp)
+    mine = experts_of(dense.shape[0], layout.ep)[at["ep"]]
+    dim = 2 if dense.shape[1] == 16 else 1                  # down (E, D, F); gate and up (E, F, D)
+    return dense[mine.start:mine.stop].chunk(layout.etp, dim)[at["etp"]]
+
+
+CASES = [
+    (dict(dp=2, tp=2, pp=2), "1f1b", False, "zigzag"),
+    (dict(dp=2, tp=2, pp=2, order="tp-cp-ep-pp-dp"), "zb-h1", False, "zigzag"),
+    (dict(cp=2, tp=2, pp=2), "1f1b", False, "zigzag"),
+    (dict(dp=2, cp=2, pp=2), "gpipe", False, "contiguous"),
+    (dict(dp=2, tp=2, cp=2), "1f1b", False, "zigzag"),
+    (dict(dp=2, tp=2, pp=2, ep=2), "1f1b", True, "zigzag"),
+    (dict(dp=2, pp=2, cp=2, ep=4), "1f1b", True, "zigzag"),
+    (dict(dp=4, pp=2, ep=2), "zb-h1", True, "zigzag"),
+    (dict(dp=2, tp=2, pp=2, ep=2, etp=2), "1f1b", True, "zigzag"),
+]
+
+
+@pytest.mark.parametrize(("degrees", "schedule", "experts", "order"), CASES)
+def test_eight_ranks_train_as_one_process(ranks, degrees, schedule, experts, order):
+    """Losses of every step, the clipped norms inside them, and all parameters after the last."""
+    model, steps = dense_tutor(experts), batches()
+    losses, norms, dense = one_process(model, steps, experts)
+    assert min(norms) > MAX_NORM                            # clipping is at work
+    layout, seen = Layout(**degrees), set()
+    for of_rank, held, at in ranks(8).run(on_a_layout, model, degrees, steps, schedule, order):
+        assert of_rank == pytest.approx(losses, rel=1e-9)
+        for name, p, split, expert in held:
+            name = "embedding.weight" if name == "head.out.weight" else name
+            expected = part_of(dense[name].detach(), split, expert, at, layout)
+            torch.testing.assert_close(p, expected, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+            seen.add(name)
+    assert seen == set(dense)
