@@ -4,7 +4,7 @@
 
 N are the parameters that a token passes through (for a mixture of experts the active ones; no lookup of the embedding),
 2 FLOP each forward and 4 backward; attention scores and values add 4·L·H·d·T forward and twice that backward, half of
-it under a causal mask if it is counted so. Recomputation is the hardware's work, not the model's: it counts in HFU only.
+it under a causal mask if it is counted so. Recomputation is the hardware's work, not the model's: only HFU counts it.
 
 Times are intervals (start, end). Overlapping kernels are a union, never a sum; communication is exposed where no
 computation runs at the same time.
