@@ -23,7 +23,7 @@ def dense_tutor(experts):
     model = tutor.make(seed=3, D=16, F=32, L=2, H=4, K=2).double()
     if experts:
         torch.manual_seed(5)
-        model.blocks[1].mlp = MoE(16, 12, 4, 2, shared=MLP(16, 12), dtype=torch.float64)
+        model.blocks[1].mlp = MoE(16, 12, 4, 2, shared=MLP(16, 12)).double()
     return model
 
 

@@ -109,7 +109,8 @@ class Router(nn.Module):
         else:
             score = probabilities = logits.softmax(-1)
             chooser = logits                                                          # in the order of the scores
-        experts = chooser.detach().sort(-1, descending=True, stable=True).indices[:, :self.k]    # ties: the lower one
+        experts = chooser.detach().sort(dim=-1, descending=True, stable=True).indices    # ties: the lower expert
+        experts = experts[:, :self.k]                                                  # (n, k)
         if self.variant == "topk_softmax":
             weights = logits.gather(1, experts).softmax(-1)
         else:
