@@ -165,7 +165,7 @@ def check_attention_layer(size):
     group, found = subgroup(size), {}
     for order in ("contiguous", "zigzag"):
         for attention in (sequence.ring_attention, sequence.ulysses_attention):
-            dense = made(lambda: tensor.Attention(16, 4, 2, 4, bias=True, out_bias=True, gated_query=True, qk_norm="head"))
+            dense = made(lambda: tensor.Attention(16, 4, 2, 4, bias=True, gated_query=True, qk_norm="head"))
             inner = sequence.context_parallel(copy.deepcopy(dense), group, attention, order)
             split = sequence.Shared(inner, group)
 

@@ -10,11 +10,11 @@
 """
 
 from paralelo.run.experts.dispatch import Exchange, combine, dispatch, plan
-from paralelo.run.experts.layer import ExpertParallelMoE, Experts, MoE
+from paralelo.run.experts.layer import ExpertParallelMoE, Experts, MoE, part_of_experts
 from paralelo.run.experts.router import Router, Routing, balance_loss, places, z_loss
 from paralelo.run.experts.synchronise import add_gradients, expert_parameters, synchronise
 
 __all__ = [
     "Exchange", "ExpertParallelMoE", "Experts", "MoE", "Router", "Routing", "add_gradients", "balance_loss", "combine",
-    "dispatch", "expert_parameters", "places", "plan", "synchronise", "z_loss",
+    "dispatch", "expert_parameters", "part_of_experts", "places", "plan", "synchronise", "z_loss",
 ]
