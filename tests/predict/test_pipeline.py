@@ -104,8 +104,8 @@ def test_zb_v(S):
 @pytest.mark.parametrize("S", [2, 3, 4, 8])
 @pytest.mark.parametrize(("F", "I", "W"), [(1, 1, 1), (2, 2, 1), (2, 1, 1), (5, 4, 4)])
 def test_dualpipe_v(S, F, I, W):
-    """With F, I, W of one chunk, the rank that waits longest waits (S−1)(F + I − W), and each holds S + 1/2 (2S+1 chunks,
-    as published). DeepSeek's (S−1)(F&B + B − 3W) is for overlapping pairs; with F&B = F + B it is I a hop more."""
+    """With F, I, W of one chunk, the rank that waits longest waits (S−1)(F + I − W), and each holds S + 1/2 (published:
+    2S+1 chunks). DeepSeek's (S−1)(F&B + B − 3W) is for overlapping pairs; with F&B = F + B it is I a hop more."""
     r = simulate(build("dualpipe-v", S, 4 * S), 2 * F, 2 * (I + W), 2 * W)
     assert max(last - first for first, last in r.windows) - r.ideal == (S - 1) * (F + I - W)
     assert r.live_activations == [S + 0.5] * S

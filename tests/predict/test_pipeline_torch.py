@@ -140,8 +140,8 @@ def test_zb_h2_has_no_torch_schedule():
 @pytest.mark.parametrize(("name", "cls", "C"), [
     ("interleaved", "ScheduleInterleaved1F1B", 2), ("zb-v", "ScheduleZBVZeroBubble", 2)])
 def test_torchs_own_simulation_plays_the_same_work(name, cls, C):
-    """`_simulate_comms_compute` plays an order in slots, a slot for an action and a slot for a send or a receive. It ends
-    with the same work on every rank, and, since messages take slots there, not before ours with free messages."""
+    """`_simulate_comms_compute` plays an order in slots, a slot for an action and a slot for a send or a receive. It
+    ends with the same work on every rank, and, since messages take slots there, not before ours with free messages."""
     S, M = 4, 8
     me = SimpleNamespace(pp_group_size=S, _n_microbatches=M, n_local_stages=C, num_stages=S * C,
                          microbatches_per_round=M // max(1, M // S))

@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:                     # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as stop:                  # shell completion ends so; so does click on a broken pipe, with 1
+        return 0 if stop.code == 1 and "_PARALELO_COMPLETE" not in os.environ else stop.code
     except (Refused, click.ClickException, OSError, UnicodeError, RecursionError, MemoryError) as error:
         print(f"paralelo: {complaint(error, lang)}", file=sys.stderr)
         return 2

@@ -68,7 +68,11 @@ class Command(_Frame, click.Command):
 
     def parse_args(self, ctx, args):
         ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx        # click's parser does not say which command it was
+            raise
         if rest and not ctx.resilient_parsing:
             raise Refused("cli.error.extra", extra=" ".join(rest)[:60], command=ctx.command_path)
         return rest

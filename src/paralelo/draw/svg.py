@@ -5,8 +5,8 @@
     >>> "<title id=\\"dot-title\\">A dot</title>" in str(picture)
     True
 
-Classes start with `pl-`; `style.css` says how they look and is written into every picture. A page that shows several
-pictures may strip the `<style>` and supply the same classes itself. Ids start with the picture's name.
+Classes start with `pl-`; `style.css` says how they look, and every picture carries the rules it uses. A page that shows
+several pictures may strip the `<style>` and supply all of `style()` itself. Ids start with the picture's name.
 """
 
 import re
@@ -14,7 +14,7 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-__all__ = ["Svg", "escape", "num", "style", "text_width"]
+__all__ = ["Svg", "escape", "num", "rules_for", "style", "text_width"]
 
 
 @cache
@@ -23,6 +23,25 @@ def style() -> str:
     css = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
     return re.sub(r"\s*([{};:,])\s*", r"\1", re.sub(r"\s+", " ", css)).strip()
+
+
+def rules_for(markup: str) -> str:
+    """The part of the style sheet that this markup uses: rules of its classes, and the variables in them."""
+    used = {"pl"}.union(*(classes.split() for classes in re.findall(r'class="([^"]*)"', markup)))
+    rule = re.compile(r"([^{}@]+){([^{}]*)}")
+
+    def needed(selectors):
+        return any(set(re.findall(r"\.([\w-]+)", one)) <= used for one in selectors.split(","))
+
+    bodies = "".join(body for selectors, body in rule.findall(style()) if needed(selectors))
+    variables = set(re.findall(r"var\((--[\w-]+)\)", markup + bodies))
+
+    def keep(found):
+        selectors, body = found.groups()
+        lines = [d for d in body.split(";") if d and (d[:2] != "--" or d.partition(":")[0] in variables)]
+        return f"{selectors}{{{';'.join(lines)}}}" if needed(selectors) else ""
+
+    return rule.sub(keep, style())
 
 
 def num(x: float) -> str:
@@ -97,10 +116,11 @@ class Svg:
         w, h = num(self.width), num(self.height)
         head = (f'<svg xmlns="http://www.w3.org/2000/svg" class="pl" viewBox="0 0 {w} {h}" width="{w}" height="{h}" '
                 f'role="img" aria-labelledby="{self.id("title")} {self.id("desc")}"{self.data}>')
+        rules = rules_for('class="pl"' + "".join(self.parts))
         return "\n".join([
             head, f'<title id="{self.id("title")}">{escape(self.title, quote=False)}</title>',
             f'<desc id="{self.id("desc")}">{escape(self.desc, quote=False)}</desc>',
-            f"<style>{style()}</style>", *self.parts, "</svg>", ""])
+            f"<style>{rules}</style>", *self.parts, "</svg>", ""])
 
 
 def _attributes(cls: str, attributes: dict) -> str:
