@@ -21,6 +21,7 @@ import ast
 import hashlib
 import re
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,7 @@ import sys
 REPOSITORY = "{address}"
 if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
     assert REPOSITORY, "REPOSITORY = 'https://…' ← _config.yml: repository, url"
-    get_ipython().run_line_magic("pip", f"install -q 'paralelo[labs] @ git+{{REPOSITORY}}@{branch}'")'''
+    get_ipython().run_line_magic("pip", f"install -q 'paralelo[labs] @ {{REPOSITORY}}/raw/published/{wheel}'")'''
 
 
 class SourceError(Exception):
@@ -103,7 +104,9 @@ def sources() -> list[Path]:
 def read(path: Path) -> Lab:
     """A source as blocks; refuses a place that lacks a language or has one twice."""
     blocks, prose = [Block("install", install(), ["nbval-skip", "remove-cell"])], None
-    for cell in jupytext.read(path, fmt="py:percent").cells:
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("# %%"):]                  # what stands before the first cell is for tools
+    for cell in jupytext.reads(text, fmt="py:percent").cells:
         if cell.cell_type == "code":
             prose = None
             blocks.append(Block("", cell.source, list(cell.metadata.get("tags", []))))
@@ -128,9 +131,11 @@ def read(path: Path) -> Lab:
 
 
 def install() -> str:
-    """The first cell of every lab. The address stands in _config.yml only; publishing fills it in."""
+    """The first cell of every lab. The address stands in _config.yml only; publishing fills it in and adds the wheel."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
-    return INSTALL.format(address=config.get("url") or "", branch=config.get("branch") or "main")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wheel = f"{project['name']}-{project['version']}-py3-none-any.whl"
+    return INSTALL.format(address=(config.get("url") or "").rstrip("/"), wheel=wheel)
 
 
 def answers(code: str, which: str) -> str:
