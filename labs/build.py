@@ -131,7 +131,7 @@ def read(path: Path) -> Lab:
 
 
 def install() -> str:
-    """The first cell of every lab. The address stands in _config.yml only; publishing fills it in and adds the wheel."""
+    """The first cell of every lab. The address stands in _config.yml only; publishing adds it, and the wheel."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wheel = f"{project['name']}-{project['version']}-py3-none-any.whl"
