@@ -217,14 +217,15 @@ class Output:
 
         cells = [[c if isinstance(c, str) else str(c) if isinstance(c, bool) or c is None else number(c, self.lang)
                   for c in row] for row in rows]
-        out = Table(title=Text(title) if title else None, title_justify="left", title_style="bold",
-                    header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+        out = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(head):
             numeric = bool(rows) and all(row[i][:1] in "0123456789−…" for row in cells)
             out.add_column(Text(column), justify="right" if numeric else "left")
         for row in cells:
             out.add_row(*map(Text, row))
         console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+        if title:                               # by itself: a table's own title is broken at the table's width
+            console.print(Text(title, style="bold"))
         console.print(out)
 
 

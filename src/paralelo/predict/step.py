@@ -18,8 +18,8 @@ their bias and dropout, 10·B·T·D; q, k and v once each way, 2·B·T·(H+2K)·
 gated); stored scores, 6·B·H·T² (written, softmax and dropout read and write, read again), none where fused.
 
 The share of peak that matrix products reach (`clusters.toml`) is one constant a device. For the A100 it is 0.7, chosen
-once for the ten published runs of Narayanan et al. 2021, table 1, from 1.7 billion to 1 trillion parameters: with it the
-predicted FLOP/s are within 12 % of each. The other devices' shares are estimates that no published run has checked here.
+once for the ten published runs of Narayanan et al. 2021, table 1, from 1.7 billion to 1 trillion parameters: with it
+the predicted FLOP/s are within 12 % of each. The shares of other devices are estimates; no published run checks them.
 """
 
 from dataclasses import dataclass, field
