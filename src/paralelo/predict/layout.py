@@ -221,8 +221,31 @@ class Layout:
         return _nodes_crossed(self, axis, gpus_per_node)
 
     def crosses_nodes(self, axis: str, gpus_per_node: int) -> bool:
-        """Whether some group of this axis sends between nodes."""
+        """Whether some group of this axis sends between nodes.
+
+        Evenly spaced groups (step s, n ranks) fill blocks of s·n: some block lies on two nodes unless s·n divides one.
+        """
+        whole("gpus_per_node", gpus_per_node)
+        step, degree = self._spacing(self._axes(axis))
+        if step:
+            return degree > 1 and self.world_size > gpus_per_node and gpus_per_node % (step * degree) != 0
         return self.nodes_crossed(axis, gpus_per_node) > 1
+
+    def _spacing(self, axes: list[str]) -> tuple[int, int]:
+        """(step, ranks) of the groups of these axes together, step 0 where they are not evenly spaced."""
+        of_experts = any(a in EXPERT for a in axes)
+        if of_experts and self._order[-1] != "pp" and self.pp > 1:
+            return 0, 0
+        strides = self._expert_strides if of_experts else self._strides
+        spaced = sorted((strides[a], getattr(self, a)) for a in set(axes) if getattr(self, a) > 1)
+        if not spaced:
+            return 1, 1
+        step, degree = spaced[0]
+        for stride, more in spaced[1:]:
+            if stride != step * degree:
+                return 0, 0
+            degree *= more
+        return step, degree
 
 
 @lru_cache(maxsize=4096)

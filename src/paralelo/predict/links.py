@@ -38,7 +38,15 @@ class Link:
 
     def seconds(self, kind: str, n, N: int, algorithm: str = "ring") -> float:
         """How long a collective of n bytes among N ranks takes over this link."""
-        return cost(kind, n, N, algorithm).seconds(self.alpha, self.beta)
+        steps, path = _for_one_byte(kind, N, algorithm)
+        return steps * self.alpha + path * float(n) * self.beta
+
+
+@cache
+def _for_one_byte(kind: str, N: int, algorithm: str) -> tuple[int, float]:
+    """Steps, and path per byte: a cost is linear in its bytes, and a plan asks for the same ones many times."""
+    one = cost(kind, 1, N, algorithm)
+    return one.steps, float(one.path)
 
 
 @dataclass(frozen=True)

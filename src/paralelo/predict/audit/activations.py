@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from paralelo.predict.audit.options import Options
-from paralelo.predict.model import Block, Model
+from paralelo.predict.model import Block, Layer, Model
 from paralelo.predict.sequence import (
     Saved,
     activation_bytes,
@@ -67,25 +67,23 @@ def state_space_activations(block: Block, D: int, B: int, T: int, element: int =
 
 
 @cache
-def block_bytes(block: Block, D: int, tp: int, T: int, options: Options) -> float:
-    """Bytes one microbatch leaves in a block; nothing where its layer is computed again (`recompute` full)."""
+def layer_bytes(layer: Layer, D: int, tp: int, T: int, options: Options) -> float:
+    """Bytes one microbatch leaves in a layer; `options` is a core."""
     if options.recompute == "full":
-        return 0
+        return activation_bytes(layer_input(options.microbatch_size, T, D, options.element), tp,
+                                options.sequence_parallel)
+    return sum(block_bytes(b, D, tp, T, options) for b in layer.blocks)
+
+
+@cache
+def block_bytes(block: Block, D: int, tp: int, T: int, options: Options) -> float:
+    """Bytes one microbatch leaves in a block."""
     kept = saved(block, D, options.microbatch_size, T, options.element, tp)
     recompute = "selective" if options.recompute == "selective" else ""
     return activation_bytes(kept, tp, options.sequence_parallel, recompute=recompute)
 
 
-def layers_bytes(model: Model, counts, tp: int, T: int, options: Options) -> float:
-    """Bytes one microbatch leaves in these layers (`counts`: layer → how many of it)."""
-    total = sum(n * block_bytes(b, model.hidden, tp, T, options) for layer, n in counts.items() for b in layer.blocks)
-    if options.recompute == "full":
-        one = activation_bytes(layer_input(options.microbatch_size, T, model.hidden, options.element), tp,
-                               options.sequence_parallel)
-        total += one * sum(counts.values())
-    return total
-
-
+@cache
 def logit_bytes(model: Model, tp: int, T: int, options: Options) -> float:
     """What the last stage adds for a microbatch: the input of the final norm and of the head, and fp32 logits."""
     n = options.microbatch_size * T

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from paralelo.predict import pipeline
-from paralelo.predict.audit.activations import layers_bytes, logit_bytes
+from paralelo.predict.audit.activations import layer_bytes, logit_bytes
 from paralelo.predict.audit.options import Options
 from paralelo.predict.data import zero_parts
 from paralelo.predict.layout import Layout, chunk_layers
-from paralelo.predict.model import Model, Tensor
+from paralelo.predict.model import Layer, Model, Tensor
 
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 
@@ -30,6 +30,7 @@ class Stage:
     rank: int
     layers: tuple[int, ...]
     kinds: dict
+    counts: tuple                                           # ((layer, how many), …)
     cut: int                                                # elements of dense tensors that tp cuts
     whole: int                                              # elements of dense tensors that every rank holds whole
     experts: int                                            # elements of routed experts
@@ -41,9 +42,9 @@ class Stage:
 
 
 @cache
-def layer_elements(model: Model, layer, tp: int, ep: int, etp: int) -> tuple[int, int, int]:
+def layer_elements(layer: Layer, D: int, tp: int, ep: int, etp: int) -> tuple[int, int, int]:
     """(cut, whole, experts) elements of one layer on the fullest rank; blocks that layers share are left out."""
-    return _sums((t for b in layer.blocks if not b.shared for t in b.tensors(model.hidden)), tp, ep, etp)
+    return _sums((t for b in layer.blocks if not b.shared for t in b.tensors(D)), tp, ep, etp)
 
 
 def _sums(tensors, tp, ep, etp) -> tuple[int, int, int]:
@@ -62,7 +63,7 @@ def _sums(tensors, tp, ep, etp) -> tuple[int, int, int]:
 @cache
 def stage_elements(model: Model, kinds: tuple, first: bool, last: bool, tp: int, ep: int, etp: int):
     """(cut, whole, experts) of a stage, `kinds` being its layers with how often each comes."""
-    sums = [(layer_elements(model, layer, tp, ep, etp), n) for layer, n in kinds]
+    sums = [(layer_elements(layer, model.hidden, tp, ep, etp), n) for layer, n in kinds]
     shared = dict.fromkeys(b for layer, _ in kinds for b in layer.blocks if b.shared)
     sums += [(_sums(b.tensors(model.hidden), tp, ep, etp), b.copies) for b in shared]
     ends = [*(model.first if first else ()), *(model.last if last else ())]
@@ -79,6 +80,14 @@ def placement(layers: int, pp: int, schedule: str, chunks: int) -> tuple[tuple[i
     return tuple(tuple(i for r in ranges for i in r) for ranges in chunk_layers(layers, pp, chunks, shape))
 
 
+@cache
+def compositions(model: Model, pp: int, schedule: str, chunks: int) -> tuple[tuple, ...]:
+    """(layers, ((layer, how many), …), first, last) of each pipeline rank."""
+    last = len(model.layers) - 1
+    return tuple((numbers, tuple(Counter(model.layers[i] for i in numbers).items()), 0 in numbers, last in numbers)
+                 for numbers in placement(len(model.layers), pp, schedule, chunks))
+
+
 def live(layout: Layout, options: Options, rank: int) -> float:
     """Microbatches whose activations a pipeline rank holds at once, in whole forwards."""
     if options.schedule == "1f1b":
@@ -93,28 +102,36 @@ def _simulated(schedule, stages, microbatches, chunks):
     return pipeline.simulate(pipeline.build(schedule, stages, microbatches, chunks)).live_activations
 
 
-def stages(model: Model, layout: Layout, options: Options) -> list[Stage]:
-    """Every pipeline rank with what it holds."""
-    T = -(-options.sequence_length // layout.cp)
-    places = placement(len(model.layers), layout.pp, options.schedule, options.chunks)
-    out, last = [], len(model.layers) - 1
-    for rank, numbers in enumerate(places):
-        counts = Counter(model.layers[i] for i in numbers)
-        first, ends = 0 in numbers, last in numbers
-        cut, whole, experts = stage_elements(model, tuple(counts.items()), first, ends, layout.tp, layout.ep,
-                                             layout.etp)
-        each = (options.weight_bytes, options.gradient_bytes, options.optimizer_bytes)
-        dense = zero_parts(cut + whole, layout.dp * layout.cp, options.zero, *each)
-        routed = zero_parts(experts, layout.edp, options.zero, *each)
-        held = dict(zip(PARTS, (dense[k] + routed[k] for k in ("weights", "gradients", "optimizer")), strict=False))
-        alive = live(layout, options, rank)
-        held["activations"] = alive * layers_bytes(model, counts, layout.tp, T, options)
-        if ends:
+@cache
+def _each(N: int, options_zero: int, weights: int, gradients: int, optimizer: int) -> tuple:
+    """Bytes for one parameter that N ranks share."""
+    return tuple(zero_parts(1, N, options_zero, weights, gradients, optimizer).values())
+
+
+def stages(model: Model, layout: Layout, options: Options, distinct: bool = False) -> list[Stage]:
+    """Every pipeline rank with what it holds; `distinct`: of ranks that hold the same layers, the fullest one only."""
+    T, out, seen = -(-options.sequence_length // layout.cp), [], set()
+    tp, core = layout.tp, options.core
+    each = (options.zero, options.weight_bytes, options.gradient_bytes, options.optimizer_bytes)
+    dense, routed = _each(layout.dp * layout.cp, *each), _each(layout.edp, *each)
+    places = compositions(model, layout.pp, options.schedule, options.chunks)
+    for rank, (numbers, kinds, first, last) in enumerate(places):
+        if distinct and options.schedule == "1f1b":         # the first of them has the most live microbatches
+            if (kinds, first, last) in seen:
+                continue
+            seen.add((kinds, first, last))
+        cut, whole, experts = stage_elements(model, kinds, first, last, tp, layout.ep, layout.etp)
+        held = [d * (cut + whole) + r * experts for d, r in zip(dense, routed, strict=True)]
+        one = sum(n * layer_bytes(layer, model.hidden, tp, T, core) for layer, n in kinds)
+        kept = live(layout, options, rank) * one
+        if last:
             at_once = options.microbatches if options.schedule == "gpipe" else 1
-            held["activations"] += at_once * logit_bytes(model, layout.tp, T, options)
-        held = {k: round(v) for k, v in held.items()}
-        kinds = dict(Counter(model.layers[i].kind for i in numbers))
-        out.append(Stage(rank, numbers, kinds, cut, whole, experts, held | {"total": sum(held.values())}))
+            kept += at_once * logit_bytes(model, tp, T, core)
+        sizes = dict(zip(PARTS, map(round, (*held, kept)), strict=True))
+        names: dict[str, int] = {}
+        for layer, n in kinds:
+            names[layer.kind] = names.get(layer.kind, 0) + n
+        out.append(Stage(rank, numbers, names, kinds, cut, whole, experts, sizes | {"total": sum(sizes.values())}))
     return out
 
 

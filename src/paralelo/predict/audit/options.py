@@ -1,6 +1,7 @@
 """What an audit assumes beside the layout: lengths, batch, schedule, memory savers, bytes."""
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 from paralelo.predict.quantity import one_of, whole
 
@@ -27,9 +28,20 @@ class Options:
     optimizer_bytes: int = 12
     element: int = 2
 
+    @cached_property
+    def core(self) -> "Options":
+        """What one microbatch depends on: the same for every batch, schedule and ZeRO stage, so tables can be kept."""
+        return _core(self.sequence_length, self.microbatch_size, self.sequence_parallel, self.recompute, self.element)
+
     def __post_init__(self):
         for name, most in (("sequence_length", 10**9), ("microbatch_size", 10**6), ("microbatches", 10**6),
                            ("chunks", 10**4)):
             whole(name, getattr(self, name), most=most)
         one_of("zero", self.zero, (0, 1, 2, 3))
         one_of("recompute", self.recompute, RECOMPUTE)
+
+
+@cache
+def _core(T, B, sequence_parallel, recompute, element) -> Options:
+    return Options(sequence_length=T, microbatch_size=B, sequence_parallel=sequence_parallel, recompute=recompute,
+                   element=element)

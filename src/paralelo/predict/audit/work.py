@@ -11,7 +11,7 @@ Backward is twice the forward. The embedding is a lookup and costs nothing. Sour
 
 from functools import cache
 
-from paralelo.predict.model import Block, Model
+from paralelo.predict.model import Block, Layer, Model
 
 BACKWARD = 2
 
@@ -40,9 +40,10 @@ def meeting_flops(block: Block, T: int) -> int:
     return 0
 
 
-def layer_flops(model: Model, layer, T: int) -> int:
+@cache
+def layer_flops(layer: Layer, D: int, T: int) -> int:
     """Forward of one sequence through one layer."""
-    return sum(block_flops(b, model.hidden, T) for b in layer.blocks)
+    return sum(block_flops(b, D, T) for b in layer.blocks)
 
 
 def head_flops(model: Model, T: int) -> int:
@@ -57,10 +58,46 @@ def model_flops(model: Model, T: int) -> int:
     >>> round(3 * model_flops(m, 4096) / 4096 / (6 * m.parameters), 2)       # 6N, with attention and without embedding
     1.0
     """
-    return sum(layer_flops(model, layer, T) for layer in model.layers) + head_flops(model, T)
+    return sum(layer_flops(layer, model.hidden, T) for layer in model.layers) + head_flops(model, T)
 
 
 def stage_flops(model: Model, layers, T: int) -> int:
     """Forward of one sequence through these layers (their numbers); the last one brings the head along."""
-    out = sum(layer_flops(model, model.layers[i], T) for i in layers)
+    out = sum(layer_flops(model.layers[i], model.hidden, T) for i in layers)
     return out + (head_flops(model, T) if len(model.layers) - 1 in layers else 0)
+
+
+@cache
+def rank_flops(block: Block, D: int, T: int, tp: int) -> float:
+    """Forward of one sequence through a block on one of tp ranks; what is not cut (latents, router) is done by each."""
+    whole = sum(t.elements for t in block.tensors(D) if t.cols > 1 and not t.dim and not t.experts)
+    return 2 * T * whole + (block_flops(block, D, T) - 2 * T * whole) / tp
+
+
+@cache
+def moved_bytes(block: Block, D: int, n: int, tp: int, sequence_parallel: bool, element: int = 2) -> float:
+    """Bytes one rank's forward of n positions reads and writes beside the matrix products.
+
+    A norm and a residual sum with bias and dropout: 5·n·D. Inside: every projected value once each way, the inputs and
+    output of an activation function, dispatched tokens both ways. Attention and a gated MLP make the count of
+    `predict.step.elementwise_bytes`.
+    """
+    positions = 5 * n * D / (tp if sequence_parallel else 1) if block.norms else 0
+    match block.kind:
+        case "attention":
+            inside = 2 * n * block.heads * block.head_dim + 2 * n * block.kv_heads * (block.head_dim + block.values)
+        case "latent_attention":
+            inside = 2 * n * block.heads * (2 * block.head_dim + block.v_dim)
+        case "linear_attention":
+            K, H, dk, dv = block.linear_shape
+            inside = 4 * n * (2 * K * dk + H * dv) + 3 * n * H * dv         # convolved, then gated and normed
+        case "state_space":
+            inside = 8 * n * block.channels
+        case "mlp":
+            inside = (3 if block.gated else 2) * n * block.width
+        case "moe":
+            inside = n * block.top_k * ((3 if block.gated else 2) * block.width + 4 * D)
+            inside += (3 if block.gated else 2) * n * block.shared_width
+        case _:
+            inside = 0
+    return (positions + inside / tp) * element

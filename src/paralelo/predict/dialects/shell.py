@@ -36,10 +36,8 @@ class Script:
         assigned = _ASSIGN.fullmatch(statement)
         if assigned and (assigned[3].startswith("(") or len(words(assigned[3])) <= 1):
             name, how, right = assigned.groups()
-            if right.startswith("("):
-                value = self.expand(right[1:].removesuffix(")"))
-            else:
-                value = [self._text(right)]
+            array = right.startswith("(")
+            value = self.expand(right[1:].removesuffix(")")) if array else [self._text(right)]
             self.values[name] = self.values.get(name, []) + value if how == "+=" else value
             return
         found = self.expand(statement)
@@ -85,8 +83,11 @@ class Script:
 
     def _put(self, text: str) -> str:
         text = _ARRAY.sub(lambda m: " ".join(self._value(m[1])), text)
-        text = _ARITHMETIC.sub(lambda m: _whole(re.sub(rf"\$?\{{?\b({_NAME})\b\}}?", lambda v: self._value(v[1])[0], m[1])),
-                               text)
+
+        def arithmetic(m):
+            return _whole(re.sub(rf"\$?\{{?\b({_NAME})\b\}}?", lambda v: self._value(v[1])[0], m[1]))
+
+        text = _ARITHMETIC.sub(arithmetic, text)
 
         def variable(m):
             name, operator, default = m[1] or m[4] or m[5], m[2], m[3]

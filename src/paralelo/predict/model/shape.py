@@ -36,6 +36,13 @@ class Model:
     quantisation: int = 0                                   # side of the blocks that share a scale
     notes: tuple[Message, ...] = field(default=(), compare=False)
 
+    def __hash__(self):                                     # once: a model is the key of many small tables
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.model_type, self.hidden, self.vocab, self.layers))
+
     # ---- what it is
 
     @cached_property

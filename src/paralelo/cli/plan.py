@@ -1,0 +1,57 @@
+"""`paralelo plan`: all layouts of a model on N GPUs, ranked, with the reason for each rejection."""
+
+from collections import Counter
+
+import click
+
+from paralelo.cli.frame import Number, Whole, build, option
+from paralelo.words import number, say, size
+
+
+def command(lang: str) -> click.Command:
+    @build("plan", lang)
+    @click.argument("config", metavar=say("cli.word.config", lang).upper())
+    @option("--gpus", lang, type=Whole(1, 2**17), required=True)
+    @option("--gpus-per-node", lang, type=Whole(1, 2**16))
+    @option("--memory-gib", lang, type=Number(0, 1e6, above=True))
+    @option("--sequence-length", lang, type=Whole(1, 10**9), default=4096)
+    @option("--global-batch", lang, type=Whole(1, 10**9))
+    @option("--cluster", lang, default="h100")
+    @option("--order", lang, default="tp-cp-ep-dp-pp")
+    @option("--top", lang, type=Whole(1), default=20)
+    def plan(out, config, gpus, gpus_per_node, memory_gib, sequence_length, global_batch, cluster, order, top):
+        from paralelo.predict import model
+        from paralelo.predict.plan import default_batch
+        from paralelo.predict.plan import plan as make
+
+        found = make(model.load(config), gpus, gpus_per_node=gpus_per_node, sequence_length=sequence_length,
+                     memory=memory_gib and memory_gib * 2**30, global_batch=global_batch, cluster=cluster, order=order)
+        fitting = sum(c.fits for c in found)
+        answer = {"gpus": gpus, "global_batch": global_batch or default_batch(gpus), "fitting": fitting,
+                  "layouts": (c.json(out.lang) for c in found)}
+        if not out.json(answer):
+            out.say("plan.show.title", count=len(found), gpus=gpus, batch=answer["global_batch"], fitting=fitting,
+                    length=sequence_length, cluster=cluster)
+            show(out, found, min(top, fitting))
+        return 0 if fitting else 1
+
+    return plan
+
+
+def show(out, found, top: int) -> None:
+    lang = out.lang
+    if top:
+        heads = ["dp", "tp", "pp", "cp", "ep",
+                 *(say(f"plan.show.{h}", lang) for h in ("seconds", "bytes", "microbatches", "recompute"))]
+        rows = [[c.layout.dp, c.layout.tp, c.layout.pp, c.layout.cp, c.layout.ep, number(c.seconds, lang, 3),
+                 size(c.bytes, lang), c.microbatches, c.recompute] for c in found[:top]]
+        out.table(heads, rows)
+    else:
+        out.say("plan.show.none")
+    rest = [c for c in found if not c.fits]
+    if rest:
+        out.say("plan.show.out", count=len(rest))
+        reasons = Counter(c.reasons[0].id for c in rest)
+        first = {c.reasons[0].id: c.reasons[0] for c in reversed(rest)}
+        for id, count in reasons.most_common():
+            out.say("plan.show.reason", count=count, reason=first[id].say(lang))

@@ -1,0 +1,138 @@
+"""Every layout of a model on N GPUs: the ones that work by their predicted time, the others with the reason.
+
+A layout is dp·tp·pp·cp = N, with every expert degree that folds into it. What it must respect is the audit's: every
+dimension, the stages, the sequence, the experts; besides, data ranks share the batch evenly and the fullest rank fits.
+
+Assumed for all of them: microbatches of one sequence, 1F1B, ZeRO stage 1, sequence parallelism wherever tp > 1 and the
+positions divide. Activations are kept if they fit; else layers are computed again (`recompute` is then "full").
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from paralelo.predict.audit.axes import experts_found, positions_found, stages_found
+from paralelo.predict.audit.dims import dimensions
+from paralelo.predict.audit.memory import fullest, stages
+from paralelo.predict.audit.options import Options
+from paralelo.predict.audit.seconds import step
+from paralelo.predict.layout import Layout
+from paralelo.predict.links import Cluster
+from paralelo.predict.links import cluster as named
+from paralelo.predict.model import Model
+from paralelo.predict.quantity import divisors, whole
+from paralelo.words import Message
+
+MOST_GPUS = 2**17
+LEAST_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with its verdict: `seconds` None where it cannot run, `bytes` of the fullest rank, why it is out."""
+
+    layout: Layout
+    fits: bool
+    seconds: float | None
+    bytes: int | None
+    reasons: tuple[Message, ...]
+    recompute: str = "none"
+    microbatches: int = 0
+
+    def json(self, lang: str = "en") -> dict:
+        at = self.layout
+        return {"dp": at.dp, "tp": at.tp, "pp": at.pp, "cp": at.cp, "ep": at.ep, "fits": self.fits,
+                "seconds": self.seconds, "reasons": [r.say(lang) for r in self.reasons], "bytes": self.bytes,
+                "recompute": self.recompute, "microbatches": self.microbatches, "etp": at.etp}
+
+
+def layouts(gpus: int, experts: int = 0, order: str = "tp-cp-ep-dp-pp") -> Iterator[Layout]:
+    """All layouts of this many GPUs. With experts, all expert degrees that fold into them, up to their number.
+
+    >>> [(x.tp, x.pp, x.cp, x.dp) for x in layouts(2)]
+    [(1, 1, 1, 2), (1, 1, 2, 1), (1, 2, 1, 1), (2, 1, 1, 1)]
+    """
+    for tp in divisors(gpus):
+        for pp in divisors(gpus // tp):
+            for cp in divisors(gpus // (tp * pp)):
+                dp = gpus // (tp * pp * cp)
+                folds = [e for e in divisors(tp * cp * dp) if e <= experts] if experts else [1]
+                for ep in folds:
+                    etp = tp if experts and ep == 1 else 1
+                    yield Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, order=order)
+
+
+def default_batch(gpus: int) -> int:
+    """The smallest multiple of N that is at least 512: every number of data ranks divides it.
+
+    >>> default_batch(24), default_batch(4096)
+    (528, 4096)
+    """
+    return -(-LEAST_BATCH // gpus) * gpus
+
+
+def plan(model: Model, gpus: int, *, gpus_per_node: int | None = None, memory: float | None = None,
+         sequence_length: int = 4096, global_batch: int | None = None, cluster: Cluster | str = "h100",
+         order: str = "tp-cp-ep-dp-pp") -> list[Candidate]:
+    """All layouts, those that run and fit first, fastest first; `memory` in bytes, by default that of the device.
+
+    >>> from paralelo.predict.model import ship
+    >>> best, *rest = plan(ship("Llama-3.1-8B"), 8)
+    >>> best.fits, best.layout.world_size, len(rest)
+    (True, 8, 19)
+    """
+    whole("gpus", gpus, most=MOST_GPUS)
+    cluster = named(cluster) if isinstance(cluster, str) else cluster
+    if gpus_per_node is not None:
+        cluster = replace(cluster, gpus_per_node=whole("gpus_per_node", gpus_per_node, most=2**16))
+    memory = cluster.device.memory if memory is None else memory
+    batch = default_batch(gpus) if global_batch is None else whole("global_batch", global_batch, most=10**9)
+    Options(sequence_length=sequence_length)                # refused here if it is no length
+    found = [_judge(model, layout, cluster, memory, sequence_length, batch)
+             for layout in layouts(gpus, model.experts, order)]
+    return sorted(found, key=lambda c: (not c.fits, c.seconds is None, c.seconds or 0, len(c.reasons)))
+
+
+def _judge(model, layout, cluster, memory, T, batch) -> Candidate:
+    reasons = _broken(model, layout.tp, layout.pp, layout.cp, layout.ep, layout.etp, T)
+    if batch % layout.dp:
+        reasons += (Message("plan.batch", {"batch": batch, "dp": layout.dp}),)
+    if reasons:
+        return Candidate(layout, False, None, None, reasons)
+    M = batch // layout.dp
+    options = Options(sequence_length=T, microbatches=M, zero=1,
+                      sequence_parallel=layout.tp > 1 and T % (layout.cp * layout.tp) == 0)
+    held = stages(model, layout, options, distinct=True)
+    if fullest(held).bytes["total"] > memory:
+        options = replace(options, recompute="full")
+        held = stages(model, layout, options, distinct=True)
+    full = fullest(held).bytes
+    if full["total"] > memory:
+        state = full["total"] - full["activations"]
+        reasons = (Message("plan.memory", {"stage": fullest(held).rank, "total": full["total"], "memory": memory,
+                                           "state": state, "activations": full["activations"]}),)
+    seconds = step(model, layout, options, held, cluster).total
+    return Candidate(layout, not reasons, seconds, full["total"], reasons, options.recompute, M)
+
+
+@cache
+def _broken(model: Model, tp: int, pp: int, cp: int, ep: int, etp: int, T: int) -> tuple[Message, ...]:
+    """Why these degrees cannot be, by the audit; independent of dp."""
+    layout = Layout(tp=tp, pp=pp, cp=cp)
+    found = [*_cut(model, tp, etp), *_staged(model, pp), *experts_found(model, _folding(ep)),
+             *positions_found(model, layout, Options(sequence_length=T))]
+    return tuple(f.message for f in found if f.verdict == "breaks")
+
+
+@cache
+def _cut(model: Model, tp: int, etp: int):
+    return tuple(dimensions(model, tp, etp))
+
+
+@cache
+def _staged(model: Model, pp: int):
+    return tuple(f for f in stages_found(model, Layout(pp=pp), Options(microbatches=pp)) if f.verdict == "breaks")
+
+
+def _folding(ep: int) -> Layout:
+    return Layout(dp=ep, ep=ep)
