@@ -38,12 +38,21 @@ def read(config: dict) -> Reading:
                 out.note(path, "not_whole", "breaks", value=shown(value))
             else:
                 out.settings[setting] = value
-        message = Message(f"read.deepspeed.{path}", {"value": value if isinstance(value, int | str) else ""})
+        message = Message(f"read.deepspeed.{path}", {"value": _written(value)})
         if path not in explained:
             message = Message("read.other_option", {"option": path})
         out.options.append(Option(path, shown(value) if isinstance(value, dict | list) else value, message))
     _odd(out, config)
     return out
+
+
+def _written(value):
+    """A value as a sentence shows it: JSON's words, whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value == value and abs(value) < 1e15 and value == int(value):
+        return int(value)
+    return value if isinstance(value, int | float | str) else shown(value)
 
 
 def _place(path, explained):

@@ -78,9 +78,9 @@ def _known(out: Reading, name: str, values: list[str]) -> None:
     value = about.get("value", True) if about["kind"] == "flag" else values[0] if values else ""
     if about["kind"] == "whole":
         number = _whole(value)
-        if number is None and UNKNOWN not in value:
+        if not number and UNKNOWN not in value:
             out.note(option, "not_whole", "breaks", value=value[:40])
-        value = value if number is None else number
+        value = number or value
     given = out.settings.get(about["setting"])
     if given is not None and given != value and about["setting"] != "zero":
         out.note(option, "twice", "breaks", first=given, second=value)
