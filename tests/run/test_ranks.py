@@ -65,6 +65,26 @@ def test_more_ranks_than_cores():
         assert [t[0].item() for t in many.run(total, 0)] == [sum(range(many.n))] * many.n
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads are counted in /proc")
+def test_groups_of_a_call_go_with_it(ranks):
+    """A process group holds three threads, which do not sleep soundly: a hundred calls must not pile them up."""
+
+    def threads(make):
+        here = [dist.new_group([0, 1]) for _ in range(make)]
+        x = torch.ones(1)
+        for group in here:
+            dist.all_reduce(x, group=group)
+        return len(os.listdir("/proc/self/task"))
+
+    before = ranks(2).run(threads, 0)
+    assert min(ranks(2).run(threads, 5)) >= max(before) + 5
+    assert ranks(2).run(threads, 0) == before
+    ranks(2).cell("kept = dist.new_group([0, 1])")                          # what a cell makes stays
+    ranks(2).run(threads, 1)
+    assert ranks(2).cell("y = torch.ones(1)\ndist.all_reduce(y, group=kept)\ny.item()") == [2, 2]
+    ranks(2).cell("dist.destroy_process_group(kept)")
+
+
 # ---- faults: each names its rank within the timeout plus two seconds, and the next call works
 
 def raises():
