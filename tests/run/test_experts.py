@@ -23,10 +23,25 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def group_of(layout, axis):
-    """This rank's group on an axis; every rank makes every group, in the same order."""
-    made = [(ranks, dist.new_group(ranks)) for ranks in layout.groups(axis)]
-    return next(group for ranks, group in made if dist.get_rank() in ranks)
+class Groups(dict):
+    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
+
+    def __missing__(self, members):
+        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
+        return self[members]
+
+    def side_by_side(self, lists):
+        """The group of this rank, of lists of ranks that share out the world."""
+        made = [(members, self[tuple(members)]) for members in lists]
+        return next(group for members, group in made if dist.get_rank() in members)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for group in self.values():
+            if group != dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
 
 
 def dense_layer(E=4, k=2, variant="softmax_topk_renormalized", factor=None, shared=True):
@@ -138,15 +153,16 @@ def one_rank(dense, chunks, weight):
     logits, counts = torch.cat([p.logits for p in parts]), sum(p.counts for p in parts)
     P = torch.cat([p.probabilities for p in parts]).mean(0)
     loss = (torch.cat(ys) * weight).sum() / len(leaf)
-    loss = loss + 0.1 * len(P) * (counts.double() / counts.sum() * P).sum() + 0.01 * logits.logsumexp(-1).square().mean()
+    loss = loss + 0.1 * len(P) * (counts.double() / counts.sum() * P).sum()
+    loss = loss + 0.01 * logits.logsumexp(-1).square().mean()
     loss.backward()
     return loss.item(), torch.cat(ys).detach(), leaf.grad
 
 
-def check_mix(degrees, tokens, options, collapse=False, frozen_input=False):
+def check_mix(made, degrees, tokens, options, collapse=False, frozen_input=False):
     """Largest differences by name between one rank and a layout: `tokens[d]` on data rank d."""
     layout = Layout(**degrees)
-    groups = {axis: group_of(layout, axis) for axis in ("dp", "tp", "ep", "etp", "edp")}
+    groups = {axis: made.side_by_side(layout.groups(axis)) for axis in ("dp", "tp", "ep", "etp", "edp")}
     at = layout.coordinates(dist.get_rank())
     dense = dense_layer(**options)
     if collapse:
@@ -212,10 +228,15 @@ TENSOR = [(2, dict(tp=2, ep=2), (7,)), (4, dict(dp=2, tp=2, ep=2), (5, 4)), (4, 
 
 def check_mixes(world):
     """Every mix of degrees that this world has, with every kind of layer."""
+    with Groups() as groups:
+        return mixes(world, groups)
+
+
+def mixes(world, groups):
     found, kinds = {}, [{}, {"E": 6, "k": 3}, {"factor": 1}, {"variant": "sigmoid_bias", "shared": False}]
     for of, degrees, tokens in DATA + TENSOR:
         for options in kinds if of == world else ():
-            differences, took_part, busy = check_mix(degrees, tokens, options)
+            differences, took_part, busy = check_mix(groups, degrees, tokens, options)
             found |= {(*degrees.items(), *options.items(), name): d for name, d in differences.items()}
             assert took_part and busy > 1e-4
     return found
@@ -235,8 +256,9 @@ def test_every_mix_of_groups_equals_one_rank(ranks, world):
 
 def check_idle_experts():
     degrees = dict(dp=2, ep=2)
-    found = [check_mix(degrees, tokens, {"k": 1}, collapse=True) for tokens in ((4, 0), (3, 2))]
-    found.append(check_mix(degrees, (4, 0), {"k": 1, "shared": False}, collapse=True, frozen_input=True))
+    with Groups() as groups:
+        found = [check_mix(groups, degrees, tokens, {"k": 1}, collapse=True) for tokens in ((4, 0), (3, 2))]
+        found.append(check_mix(groups, degrees, (4, 0), {"k": 1, "shared": False}, collapse=True, frozen_input=True))
     moe = experts.ExpertParallelMoE.from_dense(dense_layer(), dist.group.WORLD)
     y = moe(torch.zeros(0, D, dtype=torch.float64))                       # no token on any rank
     (y.sum() + experts.balance_loss(moe.routing, dist.group.WORLD)).nan_to_num().backward()
@@ -273,14 +295,17 @@ def test_more_ranks_than_experts(ranks):
 
 def check_own_means(ep):
     """Each rank's loss is the mean of its own, equally many tokens; everything is divided by dp."""
-    layout = Layout(dp=4, ep=ep)
-    groups = {axis: group_of(layout, axis) for axis in ("ep", "edp")}
+    with Groups() as groups:
+        return own_means(*(groups.side_by_side(Layout(dp=4, ep=ep).groups(axis)) for axis in ("ep", "edp")))
+
+
+def own_means(ep, edp):
     dense, x = dense_layer(), random(8, D, seed=1)
     dense(x).square().mean().backward()
-    moe = experts.ExpertParallelMoE.from_dense(dense, groups["ep"])
+    moe = experts.ExpertParallelMoE.from_dense(dense, ep)
     moe(x[2 * dist.get_rank():][:2]).square().mean().backward()
-    experts.synchronise(moe, dense=dist.group.WORLD, experts=groups["edp"], divisor=4)
-    part = experts.part_of_experts(_gradients(dense.experts), groups["ep"])
+    experts.synchronise(moe, dense=dist.group.WORLD, experts=edp, divisor=4)
+    part = experts.part_of_experts(_gradients(dense.experts), ep)
     ours, theirs = dict(moe.named_parameters()), dict(dense.named_parameters())
     expected = {name: p.grad for name, p in theirs.items()} | {f"experts.{n}": p for n, p in part.named_parameters()}
     return max(_gap(p.grad, expected[name]) for name, p in ours.items())

@@ -1,6 +1,7 @@
 """Attention and linear attention over a split sequence against the dense ones: outputs and every gradient, float64."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -18,14 +19,34 @@ TOLERANCE = 1e-9
 WORLDS = [(1, 1), (2, 2), (4, 4), (4, 2)]                                 # (world size, group size)
 
 
-def subgroup(size, neighbours=True):
-    """This rank's group: the whole world, or groups side by side in it (every `stride`-th rank unless `neighbours`)."""
+class Groups(dict):
+    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
+
+    def __missing__(self, members):
+        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
+        return self[members]
+
+    def side_by_side(self, lists):
+        """The group of this rank, of lists of ranks that share out the world."""
+        made = [(members, self[tuple(members)]) for members in lists]
+        return next(group for members, group in made if dist.get_rank() in members)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for group in self.values():
+            if group != dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+
+
+@contextmanager
+def subgroup(size):
+    """This rank's group: the whole world, or neighbours in it."""
     world = dist.get_world_size()
-    if size == world:
-        return dist.group.WORLD
-    of = [range(i, i + size) for i in range(0, world, size)]
-    groups = [dist.new_group(r if neighbours else range(i, world, world // size)) for i, r in enumerate(of)]
-    return next(g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER)
+    with Groups() as groups:
+        lists = [range(i, i + size) for i in range(0, world, size)]
+        yield dist.group.WORLD if size == world else groups.side_by_side(lists)
 
 
 def random(*shape, seed=0, dtype=torch.float64):
@@ -72,23 +93,24 @@ def over(group, attention, causal, order, documents=None, padded=False):
 
 
 def check_attention(size):
-    group, found = subgroup(size), {}
-    for order in ("contiguous", "zigzag"):
-        for causal in (True, False):
-            for name in ("ring_attention", "ulysses_attention"):
-                attention = getattr(sequence, name)
-                for K in (1, 2, 4):                                       # more ranks than key/value heads, and fewer
-                    split = over(group, attention, causal, order)
-                    found[name, order, causal, K] = difference(split, 4, K, 16, causal)
-                split = over(group, attention, causal, order, (8, 16))
-                found[name, order, causal, "packed"] = difference(split, 4, 2, 24, causal, (8, 16))
-                split = over(group, attention, causal, order, (5, 1, 7), padded=True)
-                found[name, order, causal, "padded"] = difference(split, 4, 2, 13, causal, (5, 1, 7))
-                split = over(group, attention, causal, order, (3,), padded=True)
-                found[name, order, causal, "fewer positions than ranks"] = difference(split, 4, 2, 3, causal)
-    if size == 4:                                                         # 6 key/value heads: two are read by two ranks
-        split = over(group, sequence.ulysses_attention, True, "contiguous")
-        found["ulysses, 12 and 6 heads"] = difference(split, 12, 6, 8, True)
+    found = {}
+    with subgroup(size) as group:
+        for order in ("contiguous", "zigzag"):
+            for causal in (True, False):
+                for name in ("ring_attention", "ulysses_attention"):
+                    attention = getattr(sequence, name)
+                    for K in (1, 2, 4):                                   # more ranks than key/value heads, and fewer
+                        split = over(group, attention, causal, order)
+                        found[name, order, causal, K] = difference(split, 4, K, 16, causal)
+                    split = over(group, attention, causal, order, (8, 16))
+                    found[name, order, causal, "packed"] = difference(split, 4, 2, 24, causal, (8, 16))
+                    split = over(group, attention, causal, order, (5, 1, 7), padded=True)
+                    found[name, order, causal, "padded"] = difference(split, 4, 2, 13, causal, (5, 1, 7))
+                    split = over(group, attention, causal, order, (3,), padded=True)
+                    found[name, order, causal, "fewer positions than ranks"] = difference(split, 4, 2, 3, causal)
+        if size == 4:                                                     # 6 key/value heads: two are read by two ranks
+            split = over(group, sequence.ulysses_attention, True, "contiguous")
+            found["ulysses, 12 and 6 heads"] = difference(split, 12, 6, 8, True)
     return found
 
 
@@ -103,15 +125,17 @@ def test_attention_equals_dense(ranks, world, size):
 
 
 def check_hybrid():
-    inner, outer, found = subgroup(2), subgroup(2, neighbours=False), {}
-    for order in ("contiguous", "zigzag"):
-        def split(q, k, v, order=order):
-            parts = (sequence.hybrid_split(x, inner, outer, 2, order) for x in (q, k, v))
-            return sequence.hybrid_gather(sequence.hybrid_attention(*parts, inner, outer, True, order), inner, outer, 2,
-                                          order)
+    found = {}
+    with Groups() as groups:
+        inner, outer = groups.side_by_side([(0, 1), (2, 3)]), groups.side_by_side([(0, 2), (1, 3)])
+        for order in ("contiguous", "zigzag"):
+            def split(q, k, v, order=order):
+                parts = (sequence.hybrid_split(x, inner, outer, 2, order) for x in (q, k, v))
+                y = sequence.hybrid_attention(*parts, inner, outer, True, order)
+                return sequence.hybrid_gather(y, inner, outer, 2, order)
 
-        found[order] = difference(split, 4, 2, 16, True)
-    return found, sequence.hybrid_split(torch.arange(16), inner, outer, 0).tolist()
+            found[order] = difference(split, 4, 2, 16, True)
+        return found, sequence.hybrid_split(torch.arange(16), inner, outer, 0).tolist()
 
 
 def test_hybrid_uses_the_order_of_the_ring(ranks):

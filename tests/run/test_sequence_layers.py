@@ -19,12 +19,40 @@ TOLERANCE = 1e-9
 WORLDS = [(1, 1), (2, 2), (4, 4), (4, 2)]                                 # (world size, group size)
 
 
-def subgroup(size):
+class Groups(dict):
+    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
+
+    def __missing__(self, members):
+        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
+        return self[members]
+
+    def side_by_side(self, lists):
+        """The group of this rank, of lists of ranks that share out the world."""
+        made = [(members, self[tuple(members)]) for members in lists]
+        return next(group for members, group in made if dist.get_rank() in members)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for group in self.values():
+            if group != dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+
+
+def subgroup(size, groups):
+    """This rank's group: the whole world, or neighbours in it."""
     world = dist.get_world_size()
-    if size == world:
-        return dist.group.WORLD
-    groups = [dist.new_group(range(i, i + size)) for i in range(0, world, size)]
-    return next(g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER)
+    return dist.group.WORLD if size == world else groups.side_by_side(range(i, i + size) for i in range(0, world, size))
+
+
+def grouped(check):
+    """`check(size, group)` as a function of the size, its group ended after it."""
+    def run(size):
+        with Groups() as groups:
+            return check(size, subgroup(size, groups))
+
+    return run
 
 
 def random(*shape, seed=0):
@@ -68,8 +96,9 @@ def both(dense, split, group, x, forward, whole=None):
 # Linear attention ----------------------------------------------------------------------------------------------------
 
 
-def check_state(size):
-    group, found = subgroup(size), {}
+@grouped
+def check_state(size, group):
+    found = {}
     for T in (4, 8) if size > 1 else (4,):
         leaves = [random(2, 3, T, 4, seed=1), random(2, 3, T, 4, seed=2) / 2, random(2, 3, T, 5, seed=3)]
         leaves += [-random(2, 3, T, seed=4).abs(), random(2, 3, T, seed=5).sigmoid()]
@@ -85,19 +114,19 @@ def check_state(size):
     return found
 
 
-@pytest.mark.parametrize(("world", "size"), [*WORLDS, (3, 3)])
+@pytest.mark.parametrize(("world", "size"), [*WORLDS, (5, 5)])
 def test_state_passing_equals_the_recurrence(ranks, world, size):
     """Serial and combined, keys of 4 and values of 5, down to one position a rank."""
-    check = check_state_of_three if size == 3 else check_state
+    check = check_state_of_five if size == 5 else check_state
     for found in ranks(world).run(check, size):
         assert {name: d for name, d in found.items() if d > TOLERANCE} == {}
 
 
-def check_state_of_three(size):
-    """Three ranks: the scan has a rank without a partner in its last round."""
-    group = subgroup(size)
-    leaves = [random(1, 2, 6, 4, seed=i).requires_grad_() for i in (1, 2, 3)]
-    more = [-random(1, 2, 6, seed=4).abs(), random(1, 2, 6, seed=5).sigmoid()]
+@grouped
+def check_state_of_five(size, group):
+    """Five ranks: three rounds, so that transitions of combined pairs are used, and a last round for one rank only."""
+    leaves = [random(1, 2, 10, 4, seed=i).requires_grad_() for i in (1, 2, 3)]
+    more = [-random(1, 2, 10, seed=4).abs(), random(1, 2, 10, seed=5).sigmoid()]
     expected = tensor.delta_rule(*leaves, *more)[0]
     expected = [expected, *torch.autograd.grad(expected.square().sum(), leaves)]
     found = {}
@@ -109,8 +138,9 @@ def check_state_of_three(size):
     return found
 
 
-def check_gated_delta(size):
-    group, found = subgroup(size), {}
+@grouped
+def check_gated_delta(size, group):
+    found = {}
     for how in ("serial", "combined"):
         dense = made(lambda: tensor.GatedDelta(8, 2, 4, 3, 5, width=4))
         inner = sequence.context_parallel(copy.deepcopy(dense), group, state=how)
@@ -161,8 +191,9 @@ def test_bytes_of_states(ranks, N):
 # Attention -----------------------------------------------------------------------------------------------------------
 
 
-def check_attention_layer(size):
-    group, found = subgroup(size), {}
+@grouped
+def check_attention_layer(size, group):
+    found = {}
     for order in ("contiguous", "zigzag"):
         for attention in (sequence.ring_attention, sequence.ulysses_attention):
             dense = made(lambda: tensor.Attention(16, 4, 2, 4, bias=True, gated_query=True, qk_norm="head"))
@@ -186,19 +217,18 @@ def test_attention_layer_with_rotary_positions(ranks, world, size):
 
 def check_tensor_and_context():
     """Ring over one axis, heads over the other: four ranks, 2 × 2."""
-    world, rank = dist.get_world_size(), dist.get_rank()
-    tp = [dist.new_group([i, i + 1]) for i in (0, 2)][rank // 2]
-    cp = [dist.new_group([i, i + 2]) for i in (0, 1)][rank % 2]
-    dense = made(lambda: tensor.Attention(16, 4, 2, 4))
-    split = tensor.ParallelAttention.from_dense(dense, tp)
-    sequence.context_parallel(split, cp, order="zigzag")
-    x = random(2, 16, 16)
-    y, expected = split(sequence.zigzag(x, cp, 1), sequence.positions(8, cp, "zigzag")), dense(x)
-    return (sequence.unzigzag(y, cp, 1) - expected).abs().max().item(), world
+    with Groups() as groups:
+        tp, cp = groups.side_by_side([(0, 1), (2, 3)]), groups.side_by_side([(0, 2), (1, 3)])
+        dense = made(lambda: tensor.Attention(16, 4, 2, 4))
+        split = tensor.ParallelAttention.from_dense(dense, tp)
+        sequence.context_parallel(split, cp, order="zigzag")
+        x = random(2, 16, 16)
+        y = split(sequence.zigzag(x, cp, 1), sequence.positions(8, cp, "zigzag"))
+        return (sequence.unzigzag(y, cp, 1) - dense(x)).abs().max().item()
 
 
 def test_ring_inside_tensor_parallel_attention(ranks):
-    assert max(d for d, _ in ranks(4).run(check_tensor_and_context)) < TOLERANCE
+    assert max(ranks(4).run(check_tensor_and_context)) < TOLERANCE
 
 
 # Megatron ------------------------------------------------------------------------------------------------------------
@@ -218,8 +248,9 @@ class Block(nn.Module):
         return x + self.mlp(self.second(x))
 
 
-def check_megatron(size):
-    group, found = subgroup(size), {}
+@grouped
+def check_megatron(size, group):
+    found = {}
     for regather in (False, True):
         for T in (8, 7):
             dense = made(Block)
