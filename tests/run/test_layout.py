@@ -16,7 +16,11 @@ AXES = ("dp", "tp", "pp", "cp", "ep", "etp", "edp", "dp-cp", "tp-pp", "ep-etp")
 
 def seen(degrees, order):
     layout = Layout(**degrees, order=order)
-    m = mesh(layout, combined=("dp-cp", "tp-pp", "ep-etp"))
+    with mesh(layout, combined=("dp-cp", "tp-pp", "ep-etp")) as m:
+        return looked_at(m)
+
+
+def looked_at(m):
     groups = {axis: dist.get_process_group_ranks(m.group(axis)) for axis in AXES}
     of_mesh = {}
     for device_mesh in (m.dense, m.experts):
@@ -37,7 +41,7 @@ def test_coordinates_and_groups_are_the_predicted_ones(ranks, order):
                     assert numbers[axis] == coordinates[axis]
             if min(degrees.get(a, 1) for a in ("dp", "tp", "pp")) > 1:
                 outer = "pp" if order.endswith("pp") else "dp"
-                assert [n for n in names if degrees.get(n, 1) > 1][0] == outer
+                assert next(n for n in names if degrees.get(n, 1) > 1) == outer
 
 
 def refused(what):
@@ -45,7 +49,8 @@ def refused(what):
         if what == "world_size":
             mesh(Layout(dp=3))
         else:
-            mesh(Layout(dp=2)).group("dp-tp")
+            with mesh(Layout(dp=2)) as m:
+                m.group("dp-tp")
     except Refused as refused:
         return refused.message.id, len({refused.say(lang) for lang in ("en", "es", "pt")})
 

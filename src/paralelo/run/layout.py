@@ -6,12 +6,13 @@
 
 Two meshes stand on the same ranks: `dense`, with the axes pp, dp, cp, tp, and `experts`, with pp, edp, ep, etp. Each
 lists its axes from the outermost to the innermost, so that its ranks come in rising order, as `init_device_mesh` lays
-them. Where experts fold over data ranks on both sides of the pipeline (order "tp-cp-ep-pp-dp", ep above tp·cp), no
-row-major mesh exists, and the mesh is given its grid of ranks.
+them. Where experts fold over data ranks on both sides of the pipeline (order "tp-cp-ep-pp-dp", ep above tp·cp) their
+ranks do not rise; so their mesh is given its grid of ranks, and the groups.
 
 A group is made by all ranks of the world at once, also by those outside it; so all groups are made here, once, and
 none inside a layer. Which rank is in which group is `predict.layout`'s word, and a group's ranks are numbered by their
-coordinate.
+coordinate. Axes with the same groups share them: a group costs memory, and under gloo three threads that wake a hundred
+times a second. `close()` (or `with mesh(...) as m`) gives them back.
 """
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from paralelo.predict.layout import DENSE, EXPERT, Layout
 from paralelo.words import Refused
 
-COMBINED = ("dp-cp",)
+COMBINED = ("dp-cp", "dp-cp-tp")                           # those who share dense parameters; all of a stage
 
 
 class Mesh:
@@ -34,18 +35,37 @@ class Mesh:
                           tp=layout.tp, pp=layout.pp, cp=layout.cp)
         self.layout, self.device = layout, torch.device(device)
         self.rank, self.coordinates = dist.get_rank(), layout.coordinates(dist.get_rank())
-        self.dense = device_mesh(layout, self.device.type, DENSE)
-        self.experts = device_mesh(layout, self.device.type, ("pp", *EXPERT))
+        names = outermost_first(layout, DENSE)
+        self.dense = init_device_mesh(self.device.type, tuple(layout.size(a) for a in names), mesh_dim_names=names)
         self._groups = {axis: self.dense.get_group(axis) for axis in DENSE}
-        self._groups |= {axis: self.experts.get_group(axis) for axis in EXPERT}
-        for axes in combined:
-            self._groups[axes], _ = dist.new_subgroups_by_enumeration(layout.groups(axes))
+        made = {str(layout.groups(axis)): group for axis, group in self._groups.items()}
+        for axis in (*EXPERT, *combined):
+            groups = layout.groups(axis)
+            if str(groups) not in made:
+                made[str(groups)], _ = dist.new_subgroups_by_enumeration(groups)
+            self._groups[axis] = made[str(groups)]
+        names = outermost_first(layout, ("pp", *EXPERT))
+        self.experts = DeviceMesh.from_group([self._groups[a] for a in names], self.device.type,
+                                             torch.tensor(layout.grid(*names)), mesh_dim_names=names)
 
     def group(self, axis: str) -> dist.ProcessGroup:
         """This rank's group of an axis, or of several that were named in `combined`."""
         if axis not in self._groups:
             raise Refused("run_layout.axis", axis=axis, axes=list(self._groups))
         return self._groups[axis]
+
+    def close(self) -> None:
+        """Destroy the groups that were made."""
+        for group in {id(g): g for g in self._groups.values()}.values():
+            if group != dist.group.WORLD:
+                dist.destroy_process_group(group)
+        self._groups.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
     def __repr__(self):
         at = ", ".join(f"{a}={i}" for a, i in self.coordinates.items())
@@ -57,13 +77,13 @@ def mesh(layout: Layout, device: str | torch.device = "cpu", combined: tuple[str
     return Mesh(layout, device, combined)
 
 
-def device_mesh(layout: Layout, device_type: str, axes: tuple[str, ...]) -> DeviceMesh:
-    """A `DeviceMesh` over these axes, the outermost first."""
-    names = sorted(axes, key=lambda axis: _stride(layout, axis), reverse=True)
-    grid = torch.tensor(layout.grid(*names))
-    if torch.equal(grid.flatten(), torch.arange(layout.world_size)):
-        return init_device_mesh(device_type, tuple(grid.shape), mesh_dim_names=tuple(names))
-    return DeviceMesh(device_type, grid, mesh_dim_names=tuple(names))
+def outermost_first(layout: Layout, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of a mesh in the order that makes its ranks rise.
+
+    >>> outermost_first(Layout(dp=2, tp=2, pp=2), DENSE), outermost_first(Layout(dp=2, tp=2, ep=2), ("pp", *EXPERT))
+    (('cp', 'pp', 'dp', 'tp'), ('pp', 'etp', 'edp', 'ep'))
+    """
+    return tuple(sorted(axes, key=lambda axis: _stride(layout, axis), reverse=True))
 
 
 def _stride(layout: Layout, axis: str) -> tuple[int, int]:

@@ -43,12 +43,14 @@ def plan(schedule: Schedule, rank: int) -> list[Step]:
     """The program of one rank. A schedule made by hand that cannot run is refused.
 
     >>> from paralelo.predict.pipeline import build
-    >>> for batches, action in plan(build("1f1b", 2, 2), 0):
+    >>> for batches, action in plan(build("1f1b", 2, 3), 0):
     ...     print([[f"{way} {a}" for way, a, _ in batch] for batch in batches], action or "end")
     [] 0F0
     [['send 0F0']] 0F1
-    [['receive 1B0', 'send 0F1']] 0B0
-    [['receive 1B1']] 0B1
+    [['send 0F1'], ['receive 1B0']] 0B0
+    [] 0F2
+    [['send 0F2', 'receive 1B1']] 0B1
+    [['receive 1B2']] 0B2
     [] end
     """
     happens = []                                          # (time, 0 for a message, tie, what, start of its action)

@@ -8,8 +8,8 @@ import torch
 class SleepingStage(torch.nn.Module):
     """Passes its input on, scaled by a weight of one, and sleeps: `forward` and `backward` seconds a microbatch.
 
-    `weight` seconds of the backward belong to the gradient of the weight: a whole backward sleeps `backward`, `I` sleeps
-    backward − weight and `W` sleeps `weight`. `log` collects the start and end of every sleep.
+    `weight` seconds of the backward belong to the gradient of the weight: a whole backward sleeps `backward`, `I`
+    sleeps backward − weight and `W` sleeps `weight`. `log` collects the start and end of every sleep.
     """
 
     def __init__(self, forward: float, backward: float, weight: float = 0.0):

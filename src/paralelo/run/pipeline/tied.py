@@ -10,7 +10,8 @@ Where both stages live on one rank (the V placement, or one rank alone) they sha
 has added the parts already, and nothing is sent.
 
 With data parallelism: sum raw parts here, then average over the data ranks, all of it (or the other way round: both are
-linear). What must not happen is that a data-parallel reduce-scatter comes in between for one copy and not for the other.
+linear). What must not happen is that a data-parallel reduce-scatter comes in between for one copy and not for the
+other.
 """
 
 import torch

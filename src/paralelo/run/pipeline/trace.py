@@ -101,7 +101,7 @@ class Meter:
         self.peak, self.peak_bytes = max(self.peak, len(self.held)), max(self.peak_bytes, self.bytes)
         stage = forward[0]
         self.largest[stage] = max(self.largest.get(stage, 0), sum(size for _, size in kept.values()))
-        return _Saved(self, forward, tensor)
+        return _Saved(self, forward, tensor.detach())   # an output would hold its own node: a cycle
 
     def _free(self, forward, address):
         kept = self.held[forward]
