@@ -3,8 +3,8 @@
     tokens   <es> nosotros hablar pretérito =        hablamos   <pad>
     targets    –      –       –       –     hablamos  <end>       –         – is −100: no loss
 
-Every sequence has LENGTH positions; the loss is the mean over the tokens that count. Batches depend on (seed, step) only,
-so that any layout of ranks can draw the same ones.
+Every sequence has LENGTH positions; the loss is the mean over the tokens that count. Batches depend on (seed, step)
+only, so that any layout of ranks can draw the same ones.
 """
 
 import math
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from paralelo.run import data
 from paralelo.run.collectives import all_gather
 from paralelo.run.tensor import IGNORE, clip_grad_norm
 from paralelo.run.tutor import forms
@@ -46,14 +46,14 @@ def encode(questions: Iterable[forms.Question], length: int = LENGTH) -> tuple[T
     return torch.tensor(tokens), torch.tensor(targets)
 
 
-def batch(data: tuple[Tensor, Tensor], step: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """The batch of a step: `size` rows of `data`, an epoch of them in an order of its own before any comes again."""
-    n = len(data[0])
+def batch(encoded: tuple[Tensor, Tensor], step: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The batch of a step: `size` of the rows, an epoch of them in an order of its own before any comes again."""
+    n = len(encoded[0])
     per_epoch = math.ceil(n / size)
     epoch, at = divmod(step, per_epoch)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
     chosen = order[at * size:(at + 1) * size]
-    return data[0][chosen], data[1][chosen]
+    return encoded[0][chosen], encoded[1][chosen]
 
 
 def step_rate(step: int, steps: int, peak: float) -> float:
@@ -65,27 +65,38 @@ def step_rate(step: int, steps: int, peak: float) -> float:
 
 
 def train(model: nn.Module, questions: list[forms.Question], steps: int = 500, size: int = 128, peak: float = 3e-3,
-          seed: int = 0, decay: float = 1.0, max_norm: float = 1.0, after: Callable[[int, float], None] | None = None,
-          ) -> list[float]:
-    """AdamW on a dense or a split tutor; the loss of every step. Split ranks see the same batches."""
+          seed: int = 0, decay: float = 1.0, max_norm: float = 1.0, data_group=None,
+          after: Callable[[int, float], None] | None = None) -> list[float]:
+    """AdamW on a dense or a split tutor; the loss of every step.
+
+    Ranks of a tensor group see the same batches. With a `data_group`, each of its ranks takes its rows of every batch,
+    and the gradients of the mean over all tokens are added: the same steps, whatever the ranks.
+    """
     device = next(model.parameters()).device
-    data = tuple(t.to(device) for t in encode(questions))
+    encoded = tuple(t.to(device) for t in encode(questions))
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0}])
+    parallel = data.DataParallel(model, data_group, average=False) if data_group is not None else None
     losses = []
     for step in range(steps):
-        tokens, targets = batch(data, step, size, seed)
-        loss = model.loss(tokens, targets)
+        tokens, targets = batch(encoded, step, size, seed)
         optimizer.zero_grad()
-        loss.backward()
+        if parallel is None:
+            loss = model.loss(tokens, targets)
+            loss.backward()
+            loss = loss.item()
+        else:
+            rank, N = data_group.rank(), data_group.size()
+            rows = tokens.tensor_split(N)[rank], targets.tensor_split(N)[rank]
+            loss = data.accumulate(parallel, [rows], lambda run, x, y: model.head.loss(run(x), y, "sum"))
         clip(model, max_norm)
         for group in optimizer.param_groups:
             group["lr"] = step_rate(step, steps, peak)
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(loss)
         if after:
-            after(step, losses[-1])
+            after(step, loss)
     return losses
 
 

@@ -3,7 +3,8 @@
 A language is a file here (`es.toml`); another one is another file. Every form is a rewriting of its lemma: of the rules
 "ending→replacement" of a slot, the first whose ending fits is applied, unless [irregular] lists the form.
 
-A question is three words in a fixed order, a lemma between the two halves of its slot; its answer is one to three words:
+A question is three words in a fixed order, a lemma between the two halves of its slot; its answer is one to three
+words:
 
     nosotros + hablar + pretérito  →  hablamos             posesivo + casa + plural  →  mis casas
     we + speak + progressive  →  are speaking              ele + dizer + futuro  →  vai dizer
@@ -134,9 +135,10 @@ def vocabulary() -> tuple[str, ...]:
 def split(share: float = 0.15, seed: int = 0) -> tuple[list[Question], list[Question]]:
     """(seen, held out): combinations of lemma and slot that training never shows.
 
-    Words are atoms here: nobody can say a word that training never answered with. So a combination is held out only where
-    each word of its answer still answers another seen question of its language: `ella + hablar + presente` may be held
-    out since `él + hablar + presente` has the same form; `yo + hablar + presente` is the only one with *hablo*.
+    Words are atoms here: nobody can say a word that training never answered with. So a combination is held out only
+    where each word of its answer still answers another seen question of its language: `ella + hablar + presente` may
+    be held out since `él + hablar + presente` has the same form; `yo + hablar + presente` is the only one with
+    *hablo*.
     """
     if not 0 <= share < 1:
         raise Refused("tutor.share", share=share)
