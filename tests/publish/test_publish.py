@@ -52,7 +52,8 @@ def test_notebooks_install_the_wheel_beside_them(published):
     assert {p.parent.name for p in notebooks} >= {"en", "es", "pt"}
     for path in notebooks:
         cell = "".join(json.loads(path.read_text())["cells"][0]["source"])
-        assert f"{ADDRESS}/raw/published/{wheels[0]}" in cell and "paralelo[labs]" in cell
+        assert f'REPOSITORY = "{ADDRESS}"' in cell
+        assert f"'paralelo[labs] @ {{REPOSITORY}}/raw/published/{wheels[0]}'" in cell
         compile(cell, path.name, "exec")
 
 
