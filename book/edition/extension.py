@@ -101,7 +101,7 @@ def page(app, pagename, templatename, context, doctree):
     for part in dict.fromkeys(e.part for e in entries):
         parts.append({"caption": say["parts"][part], "items": [item(e) for e in entries if e.part == part]})
     context.update(
-        words=say, lang=lang, tag=tag(lang), root=up, assets=posixpath.join(up, "..", "assets"),
+        words=say, lang=lang, tag=tag(lang), root=up, assets=posixpath.normpath(posixpath.join(up, "..", "assets")),
         parts=parts, entry=item(here) if here else None, path=path(entries, here, item, say),
         languages=languages(app, pagename, context, lang), sections=sections(doctree), behind=bool(meta.get("behind")),
         description=meta.get("description", ""), home=to("index"), search=to("search"),
@@ -115,9 +115,16 @@ def page(app, pagename, templatename, context, doctree):
     if pagename == "index":
         context["after"] = item(entries[0]) if entries else None
         context["hero"] = hero(lang)
-    body = re.sub(r"<table\b.*?</table>", lambda m: f'<div class="table">{m[0]}</div>', context.get("body", ""), flags=re.S)
-    context["body"] = re.sub(r'(<a class="headerlink" href="[^"]*" title=")[^"]*"',
-                             lambda m: f'{m[1]}{escape(say["permalink"])}"', body)
+    context["body"] = mended(context.get("body", ""), say)
+
+
+def mended(body: str, say: dict) -> str:
+    """A page's text as docutils wrote it, with tables that scroll by themselves, links named in the page's language and
+    without the roles of a bibliography, which readers of screens are told to ignore."""
+    body = re.sub(r"<table\b.*?</table>", lambda m: f'<div class="table">{m[0]}</div>', body, flags=re.S)
+    body = re.sub(r' role="(?:list|doc-biblioentry)"', "", body)
+    return re.sub(r'(<a class="headerlink" href="[^"]*" title=")[^"]*"', lambda m: f'{m[1]}{escape(say["permalink"])}"',
+                  body)
 
 
 def path(entries, here, item, say) -> list[dict]:
@@ -138,7 +145,7 @@ def languages(app, pagename, context, lang) -> list[dict]:
     base = base_url()
     return [{
         "code": other, "tag": tag(other), "name": name_of(other), "here": other == lang,
-        "href": posixpath.join(up, "..", other, f"{pagename}.html"),
+        "href": posixpath.normpath(posixpath.join(up, "..", other, f"{pagename}.html")),
         "absolute": f"{base}{other}/{quote(pagename)}.html" if base else "",
     } for other in editions()]
 

@@ -48,7 +48,7 @@ if (aside) {
 }
 
 // What scrolls sideways can be reached and scrolled with the keyboard.
-const scrollers = document.querySelectorAll("pre, .scroll, .table, .math.block, .output");
+const scrollers = document.querySelectorAll("pre, .scroll, .table, div.math, .output");
 const reach = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
