@@ -32,10 +32,16 @@ def command(lang: str) -> click.Command:
         from paralelo.predict import model
 
         degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp, "order": order} | ({"etp": etp} if etp else {})
-        result = a.audit(model.load(config), a.Options(microbatches=microbatches or pp, **options), **degrees)
-        answer = result.json(out.lang)
+        where = None
         if cluster:
-            answer["seconds_per_step"] = a.seconds_per_step(result, cluster)
+            from paralelo.predict.links import cluster as named
+
+            where = named(cluster)
+        options = a.Options(microbatches=microbatches or pp, **options)
+        result = a.audit(model.load(config), options, where, **degrees)
+        answer = result.json(out.lang)
+        if where:
+            answer["seconds_per_step"] = a.seconds_per_step(result, where)
         if not out.json(answer):
             show(out, result, answer)
         return 0 if result.valid else 1

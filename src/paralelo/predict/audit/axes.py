@@ -9,6 +9,7 @@ from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.work import stage_flops
 from paralelo.predict.experts import experts_of
 from paralelo.predict.layout import Layout
+from paralelo.predict.links import Cluster
 from paralelo.predict.model import Model
 from paralelo.predict.quantity import divisors
 from paralelo.predict.sequence import ulysses_degrees
@@ -155,6 +156,19 @@ def _ulysses(model: Model, layout: Layout) -> list[Finding]:
     plain, copied = ulysses_degrees(H, K, max(layout.cp, 64))
     verdict = "divides" if layout.cp in plain else "replicated" if layout.cp in copied else "note"
     return [finding("ulysses", H, layout.cp, verdict, kv=K, would_do=[*plain, *copied])]
+
+
+def links_found(layout: Layout, cluster: Cluster) -> list[Finding]:
+    """Which groups leave a node of the cluster."""
+    out = []
+    for axis in ("tp", "cp", "ep", "pp", "dp"):
+        degree = layout.size(axis)
+        if degree > 1 and layout.crosses_nodes(axis, cluster.gpus_per_node):
+            nodes = layout.nodes_crossed(axis, cluster.gpus_per_node)
+            out.append(finding("links", nodes, degree, "note", "crosses", axis=axis, link=cluster.between.name))
+        elif degree > 1:
+            out.append(finding("links", 1, degree, "note", "inside", axis=axis, link=cluster.inside.name))
+    return out
 
 
 def scales_found(model: Model, layout: Layout) -> list[Finding]:

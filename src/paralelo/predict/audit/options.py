@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from paralelo.predict.pipeline import NAMES
 from paralelo.predict.quantity import one_of, whole
 
 RECOMPUTE = ("none", "selective", "full")
@@ -37,6 +38,7 @@ class Options:
         for name, most in (("sequence_length", 10**9), ("microbatch_size", 10**6), ("microbatches", 10**6),
                            ("chunks", 10**4)):
             whole(name, getattr(self, name), most=most)
+        one_of("schedule", self.schedule, NAMES)
         one_of("zero", self.zero, (0, 1, 2, 3))
         one_of("recompute", self.recompute, RECOMPUTE)
 

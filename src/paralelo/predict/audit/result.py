@@ -6,6 +6,7 @@ from paralelo.predict.audit.axes import (
     TWO_CHUNKS,
     experts_found,
     fold,
+    links_found,
     positions_found,
     scales_found,
     stages_found,
@@ -17,6 +18,7 @@ from paralelo.predict.audit.memory import Stage, fullest, stages
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.traffic import AXES, stage_bytes
 from paralelo.predict.layout import Layout
+from paralelo.predict.links import Cluster
 from paralelo.predict.model import Model
 from paralelo.predict.tensor import padded_vocab
 
@@ -72,7 +74,7 @@ def default_etp(model: Model, degrees: dict) -> int:
     return degrees.get("tp", 1) if alone else 1
 
 
-def audit(model: Model, options: Options | None = None, **degrees) -> Audit:
+def audit(model: Model, options: Options | None = None, cluster: Cluster | None = None, **degrees) -> Audit:
     """Everything there is to say about a model under a layout: `audit(model, tp=8, pp=4, dp=2)`.
 
     >>> from paralelo.predict.model import ship
@@ -93,6 +95,7 @@ def audit(model: Model, options: Options | None = None, **degrees) -> Audit:
     staged = stages_found(model, layout, options)
     found += staged + experts_found(model, layout)
     found += positions_found(model, layout, options) + scales_found(model, layout)
+    found += links_found(layout, cluster) if cluster else []
     broken = {f.dimension for f in staged if f.verdict == "breaks"}
     held = [] if broken else stages(model, layout, options)
     return Audit(model, layout, options, found, held)

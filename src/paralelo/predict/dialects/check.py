@@ -152,7 +152,7 @@ def _tensor(out: Reading) -> None:
 
 
 def _experts(out: Reading) -> None:
-    s, ep = out.settings, out.layout.ep
+    s, ep = out.settings, out.settings.get("ep", 1)
     if not s.get("experts"):
         if s.get("ep", 1) > 1 and out.dialect == "megatron":
             out.note("--expert-model-parallel-size", "ep_alone", "breaks", degree=s["ep"])

@@ -84,7 +84,7 @@ def _known(out: Reading, name: str, values: list[str]) -> None:
     given = out.settings.get(about["setting"])
     if given is not None and given != value and about["setting"] != "zero":
         out.note(option, "twice", "breaks", first=given, second=value)
-    if not isinstance(value, str) or about["kind"] == "text":
+    if not isinstance(value, str) or about["kind"] != "whole":
         out.settings[about["setting"]] = value
     shown = value if isinstance(value, int | str) and value is not True else ""
     out.options.append(Option(option, value if value is not True else True,

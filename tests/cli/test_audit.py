@@ -1,0 +1,118 @@
+"""`paralelo audit`, `paralelo plan`, `paralelo read`: keys, exit codes, and what comes of bad files."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paralelo.cli import main
+
+pytestmark = pytest.mark.layout
+
+HERE = Path(__file__).parents[1] / "predict"
+CONFIGS = HERE / "configs"
+MODEL = {"model_type", "parameters", "layers", "layer_kinds", "query_heads", "kv_heads", "head_dim", "hidden", "vocab",
+         "experts"}
+KEYS = {"model", "valid", "findings", "tp_degrees", "tp_degrees_with_replication", "pp_equal_stages", "ep_degrees",
+        "vocab_padded", "bytes_per_rank", "bytes_per_step"}
+
+
+def answer(capsys, *argv, code=0):
+    assert main([*argv, "--json"]) == code
+    out, err = capsys.readouterr()
+    assert err == "" and out.count("\n") == 1
+    return json.loads(out)
+
+
+def refused(capsys, *argv):
+    assert main(list(argv)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("paralelo: ") and err.count("\n") == 1
+    return err
+
+
+def test_keys(capsys):
+    got = answer(capsys, "audit", str(CONFIGS / "Qwen3.5-27B.json"), "--tp", "8", "--pp", "4", "--cluster", "h100")
+    assert set(got) >= KEYS | {"seconds_per_step"} and set(got["model"]) == MODEL
+    assert set(got["bytes_per_rank"]) == {"parameters", "gradients", "optimizer", "activations", "total"}
+    assert set(got["bytes_per_step"]) == {"tp", "pp", "cp", "ep", "dp"} and got["seconds_per_step"] > 0
+    assert all(set(f) >= {"dimension", "size", "degree", "verdict", "message"} for f in got["findings"])
+    assert {f["verdict"] for f in got["findings"]} <= {"divides", "replicated", "padded", "breaks", "note"}
+    assert got["vocab_padded"] == 248832
+
+
+def test_a_layout_that_cannot_work_answers_no_with_its_json(capsys):
+    got = answer(capsys, "audit", "Qwen2.5-7B", "--tp", "7", code=1)
+    assert not got["valid"] and {f["dimension"] for f in got["findings"] if f["verdict"] == "breaks"} == {"kv_heads", "ffn"}
+    got = answer(capsys, "audit", "SmolLM2-135M", "--pp", "31", code=1)
+    assert got["bytes_per_rank"] is None
+
+
+@pytest.mark.parametrize("lang, word", [("en", "This layout works."), ("es", "Esta disposición funciona."),
+                                        ("pt", "Este layout funciona.")])
+def test_for_people(lang, word, capsys):
+    assert main(["audit", "Qwen3.5-27B", "--tp", "4", "--sequence-parallel", "--recompute", "full", "--lang", lang]) == 0
+    assert word in capsys.readouterr().out
+    assert main(["plan", "Qwen3-0.6B", "--gpus", "2", "--lang", lang]) == 0
+    assert main(["read", str(HERE / "dialects" / "megatron_moe.sh"), "--lang", lang]) == 0
+    assert main(["read", str(HERE / "dialects" / "megatron_wrong.txt"), "--lang", lang]) == 1
+
+
+def test_plan_keys(capsys):
+    got = answer(capsys, "plan", "Llama-3.1-8B", "--gpus", "16", "--gpus-per-node", "8", "--memory-gib", "80",
+                 "--sequence-length", "8192", "--global-batch", "64", "--cluster", "a100")
+    assert all(set(c) >= {"dp", "tp", "pp", "cp", "ep", "fits", "seconds", "reasons"} for c in got["layouts"])
+    assert got["layouts"][0]["fits"] and all(c["fits"] or c["reasons"] for c in got["layouts"])
+    assert not answer(capsys, "plan", "Llama-3.1-405B", "--gpus", "2", code=1)["layouts"][0]["fits"]
+
+
+def test_read_keys(capsys):
+    got = answer(capsys, "read", str(HERE / "dialects" / "deepspeed_zero3.json"))
+    assert set(got) >= {"dialect", "layout", "findings"} and got["layout"]["dp"] == 16
+    got = answer(capsys, "read", str(HERE / "dialects" / "megatron_70b.sh"), "--gpus", "48", code=1)
+    assert any("48" in f["message"] for f in got["findings"] if f["verdict"] == "breaks")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"{", b"[]", b"null", b"1e999", b"NaN", b'{"model_type": 3}',
+                                     b"{" * 5000, b'{"a":' * 90_000, b'{"model_type": "unknown_one"}'])
+@pytest.mark.parametrize("command", [["audit"], ["plan", "--gpus", "8"], ["read"]])
+def test_bad_files_are_one_line(command, content, tmp_path, capsys):
+    (tmp_path / "config.json").write_bytes(content)
+    refused(capsys, *command, str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("argv", [
+    ["audit", "nowhere.json"], ["audit", "Qwen3-0.6B", "--tp", "0"], ["audit", "Qwen3-0.6B", "--tp", "-2"],
+    ["audit", "Qwen3-0.6B", "--tp", "two"], ["audit", "Qwen3-0.6B", "--tp", "9" * 40],
+    ["audit", "Qwen3-0.6B", "--dp", "99999999999"], ["audit", "Qwen3-0.6B", "--order", "pp-tp"],
+    ["audit", "Qwen3-0.6B", "--schedule", "wish"], ["audit", "Qwen3-0.6B", "--zero", "4"],
+    ["audit", "Qwen3-0.6B", "--recompute", "half"], ["audit", "Qwen3-0.6B", "--sequence-length", "0"],
+    ["audit", "Qwen3-0.6B", "--microbatches", "9" * 12, "--pp", "4"], ["audit", "Qwen3-0.6B", "--cluster", "moon"],
+    ["audit"], ["plan", "Qwen3-0.6B"], ["plan", "Qwen3-0.6B", "--gpus", "0"], ["plan", "Qwen3-0.6B", "--gpus", "nan"],
+    ["plan", "Qwen3-0.6B", "--gpus", "8", "--memory-gib", "nan"], ["plan", "Qwen3-0.6B", "--gpus", "8", "--memory-gib", "0"],
+    ["read", "nowhere.sh"], ["read", "/"], ["read"],
+])
+def test_bad_arguments_are_one_line(argv, capsys):
+    refused(capsys, *argv)
+
+
+def test_a_missing_field_is_named(tmp_path, capsys):
+    config = json.loads((CONFIGS / "Llama-3.1-8B.json").read_text())
+    del config["num_attention_heads"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "num_attention_heads" in refused(capsys, "audit", str(tmp_path))
+
+
+def test_starts_quickly_and_without_heavy_imports():
+    code = ("import sys; from paralelo.cli import main; main(['audit', 'DeepSeek-V3', '--tp', '8', '--json']); "
+            "print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules], file=sys.stderr)")
+    best = 9.0
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        best = min(best, time.perf_counter() - start)
+    assert done.stderr.strip() == "[]"
+    assert best < 1.5                                       # 0.2 s on a machine that is not busy
