@@ -73,6 +73,18 @@ def test_causal_work_by_counting_pairs(N, per, order):
         assert len(set(counted)) == 1
 
 
+@given(st.integers(1, 5), st.integers(1, 3), st.sampled_from(s.ORDERS))
+def test_ring_steps_by_counting_pairs(N, per, order):
+    T = N * per * 2
+    held = [s.positions(T, N, r, order) for r in range(N)]
+    steps = s.ring_steps(T, N, order)
+    for step, ranks in enumerate(steps):
+        for rank, (keys, pairs) in enumerate(ranks):
+            assert keys == (rank - step) % N and pairs == sum(q >= k for q in held[rank] for k in held[keys])
+        assert order == "contiguous" or len({pairs for _, pairs in ranks}) == 1
+    assert [sum(ranks[r][1] for ranks in steps) for r in range(N)] == s.causal_work(T, N, order)
+
+
 def test_shares_in_numbers():
     """C62: balancing matters for causal masks only; a contiguous cut at 4 gives 1, 3, 5, 7 of 16."""
     assert [share * 16 for share in s.causal_shares(None, 4, "contiguous")] == [1, 3, 5, 7]

@@ -151,7 +151,7 @@ def test_bytes():
     lambda: t.kv_heads(4, 6, 0), lambda: t.vocab_range(10, 2, 2), lambda: t.padded_vocab(0, 2),
     lambda: t.fused_rows([3], 2, 0), lambda: t.head_degrees(0, 1), lambda: t.query_heads(4, 3, 0),
     lambda: t.linear_attention_shapes(8, 3, 6, 2, 2, 4, 2), lambda: t.check_heads(8, 8, 3),
-    lambda: t.kv_heads(4, 4, -1), lambda: t.check_heads(6, 4, 3)])
+    lambda: t.kv_heads(4, 4, -1), lambda: t.check_heads(6, 4, 3), lambda: t.head_degrees(6, 4)])
 def test_refused_in_every_language(ask):
     with pytest.raises(Refused) as refused:
         ask()

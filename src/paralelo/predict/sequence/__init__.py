@@ -40,13 +40,14 @@ from paralelo.predict.sequence.order import (
     packed_positions,
     positions,
     restarted,
+    ring_steps,
 )
 
 __all__ = [
     "ORDERS", "Saved", "activation_bytes", "attention_activations", "causal_shares", "causal_speed_up", "causal_work",
     "halo_bytes", "hybrid_positions", "layer_input", "linear_attention_activations", "local_bytes", "mla_activations",
     "mlp_activations", "moe_activations", "norm_activations", "packed_positions", "positions", "published_layer",
-    "published_layer_bytes", "restarted", "ring_backward_bytes", "ring_bytes", "scan_rounds", "score_bytes",
-    "sequence_parallel_bytes", "state_bytes", "state_passing_bytes", "tensor_parallel_bytes", "ulysses_bytes",
+    "published_layer_bytes", "restarted", "ring_backward_bytes", "ring_bytes", "ring_steps", "scan_rounds",
+    "score_bytes", "sequence_parallel_bytes", "state_bytes", "state_passing_bytes", "tensor_parallel_bytes", "ulysses_bytes",
     "ulysses_degrees",
 ]

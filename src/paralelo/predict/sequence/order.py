@@ -76,6 +76,26 @@ def causal_speed_up(T: int | None, N: int, order: str = "zigzag") -> Fraction:
     return 1 / max(causal_shares(T, N, order))
 
 
+def ring_steps(T: int, N: int, order: str = "zigzag") -> list[list[tuple[int, int]]]:
+    """What each rank does in each step of causal ring attention: `[step][rank]` is (whose keys, pairs).
+
+    In step s rank r has the keys of rank r − s. A contiguous rank has nothing to do with the keys of later ranks; in
+    zig-zag order every rank does the same work in every step, so that nobody waits.
+
+    >>> ring_steps(8, 2, "contiguous"), ring_steps(8, 2)
+    ([[(0, 10), (1, 10)], [(1, 0), (0, 16)]], [[(0, 10), (1, 10)], [(1, 8), (0, 8)]])
+    """
+    chunks = [_chunks(T, N, rank, order) for rank in range(whole("N", N))]
+
+    def pairs(q, k):                                        # of a chunk of queries with a chunk of keys
+        if q == k:
+            return len(q) * (len(q) + 1) // 2
+        return len(q) * len(k) if k.start < q.start else 0
+
+    return [[((r - s) % N, sum(pairs(q, k) for q in chunks[r] for k in chunks[(r - s) % N])) for r in range(N)]
+            for s in range(N)]
+
+
 def packed_positions(cu_seqlens, N: int, rank: int, order: str = "zigzag") -> list[int]:
     """Rows of a packed batch that a rank holds: every sequence is cut by itself; `cu_seqlens` are cumulative lengths.
 

@@ -22,8 +22,8 @@ def head_degrees(H: int, K: int, most: int = MOST) -> tuple[list[int], list[int]
     >>> head_degrees(40, 8)
     ([1, 2, 4, 8], [40])
     """
-    whole("H", H)
-    whole("K", K)
+    if whole("H", H) % whole("K", K):
+        raise Refused("tensor.groups", H=H, K=K, would_do=divisors(H, 64))
     fits = divisors(H, most)
     return [N for N in fits if K % N == 0], [N for N in fits if N > K and N % K == 0]
 
