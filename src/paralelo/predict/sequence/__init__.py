@@ -48,6 +48,6 @@ __all__ = [
     "halo_bytes", "hybrid_positions", "layer_input", "linear_attention_activations", "local_bytes", "mla_activations",
     "mlp_activations", "moe_activations", "norm_activations", "packed_positions", "positions", "published_layer",
     "published_layer_bytes", "restarted", "ring_backward_bytes", "ring_bytes", "ring_steps", "scan_rounds",
-    "score_bytes", "sequence_parallel_bytes", "state_bytes", "state_passing_bytes", "tensor_parallel_bytes", "ulysses_bytes",
-    "ulysses_degrees",
+    "score_bytes", "sequence_parallel_bytes", "state_bytes", "state_passing_bytes", "tensor_parallel_bytes",
+    "ulysses_bytes", "ulysses_degrees",
 ]
