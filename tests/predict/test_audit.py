@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,10 @@ def test_kv_heads_above_their_number_are_copied_and_named():
 
 
 def test_whole_heads_must_divide_not_columns():
-    """C02: 512 columns of k divide by 8, into pieces of 64, half a head of 128: loads, shards, fails at the first forward."""
+    """C02: 512 columns of k divide by 8, into pieces of 64, half a head of 128: loads, then fails forward."""
     found = of(audit(tiny(num_attention_heads=32, num_key_value_heads=4, head_dim=128), tp=8), "kv_heads")
-    assert found.verdict == "replicated" and found.message.fields["piece"] == 64 < found.message.fields["head_dim"] == 128
+    assert found.verdict == "replicated"
+    assert found.message.fields["piece"] == 64 < found.message.fields["head_dim"] == 128
     # each rank holds one whole head of k and of v instead of half of one, in four layers
     assert found.price == 4 * 2 * (128 - 64) * 4096 * 2
 
@@ -71,7 +73,7 @@ def test_28_heads_4_kv():
 
 
 def test_gpt2_xl_on_five_gpus():
-    """C06: 25 heads allow 1, 5, 25; at 5 the vocabulary of 50 257 leaves 2 and is padded to 50 560, 10 112 rows a rank."""
+    """C06: 25 heads allow 1, 5, 25; at 5 the vocabulary of 50 257 leaves 2: padded to 50 560, 10 112 rows a rank."""
     xl, short = model.ship("GPT-2-XL"), Options(sequence_length=1024)
     assert "query_heads" in broken(audit(xl, short, tp=2))
     five = audit(xl, short, tp=5)
@@ -81,14 +83,15 @@ def test_gpt2_xl_on_five_gpus():
 
 
 def test_six_gpus_report_both_obstacles():
-    """C08: a vocabulary that does not divide by 6 was reported; padding it would not have helped, the KV heads block too."""
+    """C08: only a vocabulary that does not divide by 6 was reported; the KV heads do not either, padding or not."""
     six = audit(tiny(num_attention_heads=96, num_key_value_heads=8, head_dim=128, vocab_size=151552,
                      intermediate_size=6 * 512), tp=6)
     assert broken(six) == ["kv_heads"] and of(six, "query_heads").message.fields["each"] == 16
     assert of(six, "vocab").verdict == "padded" and of(six, "vocab").message.fields["megatron"] == 152064
 
 
-@pytest.mark.parametrize("vocab, padded", [(32000, [32000, 32000, 32256, 32768]), (32002, [32128, 32256, 32256, 32768])])
+@pytest.mark.parametrize("vocab, padded", [(32000, [32000, 32000, 32256, 32768]),
+                                           (32002, [32128, 32256, 32256, 32768])])
 def test_vocabulary_is_padded_from_the_real_size(vocab, padded):
     """C52: a file said 32 000 and the arguments 32 256. Padding is to a multiple of 128·tp, always of the real size."""
     assert [padded_vocab(vocab, tp, 128) for tp in (1, 2, 4, 8)] == padded
@@ -96,7 +99,7 @@ def test_vocabulary_is_padded_from_the_real_size(vocab, padded):
 
 
 def test_one_row_too_few():
-    """C54: a saved model held 65 536 rows, the configuration says 65 535: one row is padding, to be masked and stripped."""
+    """C54: a saved model held 65 536 rows, the configuration says 65 535: one row is padding, to be masked."""
     found = of(audit(tiny(vocab_size=65535), tp=2), "vocab")
     assert found.verdict == "padded" and found.message.fields["empty"] == 1
 
@@ -113,7 +116,7 @@ def test_fused_matrices_are_judged_by_their_parts():
 
 @pytest.mark.parametrize("name, noted", [("OLMo-2-7B", True), ("MiniMax-M2.5", True), ("Qwen3-8B", False)])
 def test_a_norm_over_all_heads_needs_a_sum(name, noted):
-    """C46: a speed-up removed the all-reduce in a norm of q and k that spans all heads. Norms over one head need none."""
+    """C46: a speed-up removed the all-reduce in a norm of q and k that spans all heads. Over one head none is needed."""
     found = [f for f in audit(model.load(CONFIGS / f"{name}.json"), tp=2).findings if f.dimension == "qk_norm"]
     assert bool(found) is noted
 
@@ -140,7 +143,8 @@ def test_kv_verdict_is_what_the_ranks_hold(size, degree):
     verdict = judge(Dim("kv_heads", size, "replicate"), degree).verdict
     edges = [r * size / degree for r in range(degree + 1)]
     whole = all(e == int(e) for e in edges)
-    copied = not whole and all(int(a) == int(b - 1e-9) for a, b in zip(edges, edges[1:], strict=False)) and degree > size
+    alone = all(int(a) == int(b - 1e-9) for a, b in pairwise(edges))            # a rank touches one head only
+    copied = not whole and alone and degree > size
     assert verdict == ("divides" if whole else "replicated" if copied else "breaks")
 
 
@@ -166,7 +170,8 @@ def test_stages_of_the_giant():
     four = audit(GIANT, pp=4)
     assert [s.kinds for s in four.stages] == [{"linear": 12, "full": 4}] * 4
     three = audit(GIANT, pp=3)
-    assert three.valid and of(three, "composition").verdict == "note" and [len(s.layers) for s in three.stages] == [22, 21, 21]
+    assert three.valid and of(three, "composition").verdict == "note"
+    assert [len(s.layers) for s in three.stages] == [22, 21, 21]
 
 
 def test_tied_weights_are_on_both_ends():
@@ -279,12 +284,12 @@ def test_activation_of_a_layer_is_the_sum_of_its_tensors():
 
 
 def test_published_activation_formula_comes_out_of_the_lists():
-    """Korthikanti et al. 2022 with GELU, plain heads, dropout and stored scores: 34·sbh + 5·a·s²b, from the same lists."""
+    """Korthikanti et al. 2022 (GELU, plain heads, dropout, stored scores): 34·sbh + 5·a·s²b, from the same lists."""
     layer = sequence.published_layer(1, 2048, 12288, 96)
     assert sequence.activation_bytes(layer) == sequence.published_layer_bytes(1, 2048, 12288, 96)
     ours = saved(BLOCKS["MLP"](width=4 * 12288, gated=False), 12288, 1, 2048)
-    theirs = sequence.norm_activations(1, 2048, 12288) + sequence.mlp_activations(1, 2048, 12288, 4 * 12288, gated=False)
-    assert ours == theirs
+    size = (1, 2048, 12288)
+    assert ours == sequence.norm_activations(*size) + sequence.mlp_activations(*size, 4 * 12288, gated=False)
 
 
 @pytest.mark.parametrize("parallel, factor", [(False, 8), (True, 10)])

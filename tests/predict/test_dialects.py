@@ -125,8 +125,9 @@ def test_options_that_do_nothing(arguments, id):
 
 
 def test_heads_are_judged_as_the_audit_judges_them():
-    r = dialects.read(BASE.replace("size 2", "size 8") + "--group-query-attention --num-query-groups 12 --ffn-hidden-size 100")
-    assert [f.message.id for f in r.findings if f.message.id.startswith("audit.")] == ["audit.kv_heads.breaks", "audit.ffn.breaks"]
+    sizes = "--group-query-attention --num-query-groups 12 --ffn-hidden-size 100"
+    ids = [f.message.id for f in dialects.read(BASE.replace("size 2", "size 8") + sizes).findings]
+    assert [i for i in ids if i.startswith("audit.")] == ["audit.kv_heads.breaks", "audit.ffn.breaks"]
 
 
 def test_experts_beyond_the_ranks_of_a_stage():
@@ -134,7 +135,8 @@ def test_experts_beyond_the_ranks_of_a_stage():
     r = dialects.read("--context-parallel-size 16 --expert-model-parallel-size 64 --expert-tensor-parallel-size 1 "
                       "--num-experts 64 --seq-length 8192", gpus=32)
     assert [f.dimension for f in r.findings if f.verdict == "breaks"] == ["groups"]
-    assert dialects.read("--context-parallel-size 16 --expert-model-parallel-size 32 --num-experts 64", gpus=32).layout.edp == 1
+    good = "--context-parallel-size 16 --expert-model-parallel-size 32 --num-experts 64"
+    assert dialects.read(good, gpus=32).layout.edp == 1
 
 
 def test_data_outermost():
@@ -171,7 +173,7 @@ def test_nothing_is_executed(tmp_path):
 
 def test_unknown_variables_are_named():
     r = dialects.read("torchrun --nproc-per-node 8 --nnodes 1 x.py " + BASE + " --micro-batch-size $MBS")
-    assert ["$MBS"] == [f.dimension for f in r.findings if f.message.id.endswith("unknown_variable")]
+    assert [f.dimension for f in r.findings if f.message.id.endswith("unknown_variable")] == ["$MBS"]
 
 
 # ---- refused, and never more than a sentence
@@ -179,7 +181,8 @@ def test_unknown_variables_are_named():
 
 @pytest.mark.parametrize("text, id", [
     ("", "read.empty"), ("  \n", "read.empty"), ("hello world", "read.unknown"), ("{}", "read.unknown"),
-    ("{", "read.not_json"), ('{"model_type": "llama"}', "read.a_model"), ("[]", "read.unknown"), ("[1]", "read.unknown"),
+    ("{", "read.not_json"), ('{"model_type": "llama"}', "read.a_model"), ("[]", "read.unknown"),
+    ("[1]", "read.unknown"),
     ("[" * 100_000, "read.unknown"), ('{"a": ' * 50_000, "read.unknown"), ("[a]\nb = 1", "read.unknown"),
 ])
 def test_refused(text, id):
@@ -198,7 +201,7 @@ def test_files_that_are_no_text(tmp_path, content):
 
 
 WORD = st.sampled_from(["--" + n for n in megatron.known()] + ["--nnodes", "--nproc-per-node", "torchrun"])
-VALUE = st.sampled_from(["1", "2", "3", "4", "8", "0", "-1", "x", "9" * 30, "full", "$A", "'", '"', "((", "nan", "4096"])
+VALUE = st.sampled_from(["1", "2", "3", "4", "8", "0", "-1", "x", "9" * 30, "full", "$A", "'", '"', "((", "nan"])
 
 
 @settings(deadline=None, max_examples=300)
@@ -216,10 +219,11 @@ def test_any_arguments_are_read_or_refused(pairs, gpus):
 
 
 ANY = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("auto"),
-                   lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3), max_leaves=4)
-FIELDS = st.fixed_dictionaries({}, optional={n: ANY for n in (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "sequence_parallel_size", "fp16")} | {
-    "zero_optimization": st.dictionaries(st.sampled_from(["stage", "offload_param", "stage3_max_live_parameters"]), ANY),
+                   lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3),
+                   max_leaves=4)
+COUNTS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "sequence_parallel_size")
+FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys((*COUNTS, "fp16"), ANY) | {
+    "zero_optimization": st.dictionaries(st.sampled_from(["stage", "offload_param", "stage3_max_reuse_distance"]), ANY),
     "pipeline": st.dictionaries(st.just("stages"), ANY)})
 
 

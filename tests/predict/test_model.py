@@ -65,10 +65,11 @@ def test_order_of_the_layers(name):
     """The kinds stand in the published order: each letter of the pattern is one kind and the other way round."""
     m, pattern = model.load(CONFIGS / f"{name}.json"), EXPECTED[name]["layer_pattern"]
     kinds = [layer.kind for layer in m.layers]
-    assert len(kinds) == len(pattern) and len(set(zip(pattern, kinds, strict=True))) == len(set(pattern)) == len(set(kinds))
+    assert len(kinds) == len(pattern)
+    assert len(set(zip(pattern, kinds, strict=True))) == len(set(pattern)) == len(set(kinds))
 
 
-# Of the architectures without an answer in the file, counted by building each class of transformers 5.18 without memory.
+# Those without an answer in the file, counted by building the classes of transformers 5.18 without memory.
 BUILT = {
     "BLOOM-176B": 176247271424, "DeepSeek-V2-Lite": 15706484224, "DeepSeek-V3.2": 671877929216,
     "Falcon-180B": 179522565120, "GPT-2-XL": 1557611200, "Gemma-2-27B": 27227128320, "Gemma-2-2B": 2614341888,
@@ -97,7 +98,9 @@ def test_transformers_counts_the_same(name):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     whole = config(name)
-    text = {k: v for k, v in (whole.get("text_config") or whole).items() if k not in ("auto_map", "quantization_config")}
+    text = dict(whole.get("text_config") or whole)
+    for field in ("auto_map", "quantization_config"):
+        text.pop(field, None)
     text.setdefault("tie_word_embeddings", whole.get("tie_word_embeddings", text.get("tie_word_embeddings")))
     if text["tie_word_embeddings"] is None:
         del text["tie_word_embeddings"]
@@ -243,7 +246,7 @@ ANYTHING = st.recursive(
 def test_a_damaged_configuration_is_read_or_refused(data):
     """Whatever stands in the fields: a model or one sentence, never another exception."""
     whole = config(data.draw(st.sampled_from(NAMES)))
-    inner = whole["text_config"] if "text_config" in whole else whole
+    inner = whole.get("text_config", whole)
     for _ in range(data.draw(st.integers(1, 3))):
         field = data.draw(st.sampled_from(sorted(inner)))
         if data.draw(st.booleans()):
@@ -262,7 +265,8 @@ def test_a_family_of_ten_lines():
     """What CONTRIBUTING shows: a family that is like another, with what differs."""
     import tomllib
 
-    table = tomllib.loads((Path(__file__).parents[2] / "CONTRIBUTING.md").read_text().split("```toml")[1].split("```")[0])
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    table = tomllib.loads(guide.split("```toml")[1].split("```")[0])
     (name,) = table
     m = model.read(LLAMA | {"model_type": name, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                             "num_dense_layers": 1}, table)

@@ -10,7 +10,7 @@ SIGNS = {"divides": "✓", "padded": "✓", "replicated": "!", "note": "·", "br
 
 def command(lang: str) -> click.Command:
     @build("read", lang)
-    @click.argument("file", metavar=say("cli.word.file", lang).upper(), type=click.Path())
+    @click.argument("file", metavar=say("cli.word.file", lang).upper())
     @option("--gpus", lang, type=Whole(1, 2**20))
     def read(out, file, gpus):
         from paralelo.predict import dialects
@@ -42,7 +42,7 @@ def show(out, found, answer) -> None:
         if o not in others:
             print("  ", o.message.say(out.lang))
     if others:
-        out.say("read.show.others", options=[o.name for o in others])
+        print("  ", say("read.show.others", out.lang, options=[o.name for o in others]))
     print()
     for f in found.findings:
         print(SIGNS[f.verdict], f.message.say(out.lang))

@@ -13,7 +13,7 @@ DEGREES = ("tp", "pp", "cp", "ep", "etp")
 
 
 def check(out: Reading, gpus: int | None = None) -> Reading:
-    """Complete a reading: its layout, and what its settings have against each other. `gpus`: the world size, if known."""
+    """Complete a reading: its layout, and what settings have against each other. `gpus`: the world size if known."""
     s = out.settings
     for name in DEGREES:
         if not isinstance(s.get(name, 1), int) or s.get(name, 1) < 1:
