@@ -93,7 +93,7 @@ def simulate(schedule: Schedule, forward: float = 1, backward: float = 2, weight
 
 def _play(schedule: Schedule, duration, lag, needs) -> tuple[list[array], list[array]]:
     slots, orders = 4 * schedule.num_stages, schedule.codes
-    done = [None] * (slots * schedule.microbatches)      # when an action ended; I is entered where B would be
+    done = array("d", [-1.0]) * (slots * schedule.microbatches)      # when an action ended; I is entered as B
     starts, ends = [array("d") for _ in orders], [array("d") for _ in orders]
     position, clock, waiting = [0] * len(orders), [0] * len(orders), {}
     runnable = list(range(len(orders) - 1, -1, -1))
@@ -106,7 +106,7 @@ def _play(schedule: Schedule, duration, lag, needs) -> tuple[list[array], list[a
             slot = code % slots
             if need := needs[slot]:
                 ready = done[code + need]
-                if ready is None:
+                if ready < 0:
                     waiting[code + need] = rank
                     break
                 ready += lag[slot]
