@@ -90,6 +90,8 @@ def test_measured_events():
     svg = timeline(events, "es", name="m", unit="ms")
     assert next(t for *_, t in boxes(svg)) == "F0, rank 0, etapa 0: de 0 a 3.25"
     assert "tiempo (ms)" in svg and "Línea de tiempo medida" in svg
+    traced = timeline(simulate(build("1f1b", 2, 2)), "pt", unit="ms")
+    assert "Linha do tempo medida de 1f1b" in traced and "tempo (ms)" in traced
     assert "20.0" in ET.fromstring(svg).find(f"{SVG}desc").text
 
 

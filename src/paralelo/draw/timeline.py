@@ -86,8 +86,8 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
     fields = {"name": ", ".join(p.label for p in panels if p.label) or (first.schedule.name if first.schedule else ""),
               "stages": max(p.ranks for p in panels), "microbatches": max(p.microbatches for p in panels)}
     if title is None:
-        title = say("pipeline.diagram.title" if first.schedule or heads else "pipeline.diagram.title_measured",
-                    lang, **fields)
+        kind = "title" if unit != "ms" and (first.schedule or heads) else "title_measured"
+        title = say(f"pipeline.diagram.{kind}{'_of' if kind != 'title' and fields['name'] else ''}", lang, **fields)
     if desc is None:
         kind = "broken" if wrong else "several" if heads > 1 else "measured" if unit == "ms" else ""
         numbers = {"broken": wrong, "makespan": max(p.end - p.begin for p in panels),
