@@ -34,6 +34,8 @@ def test_noise_shows_in_the_error_and_not_in_the_sign():
     assert nonsense.alpha >= 0 and nonsense.beta >= 0 and not nonsense.good()
     falling = links.fit("all_reduce", 4, SIZES, [1 / n for n in SIZES])
     assert falling.beta == 0 and falling.bandwidth == float("inf")
+    bent = links.fit("all_reduce", 4, SIZES[:4], [1e-9 * n**1.5 for n in SIZES[:4]])      # a line would start below 0
+    assert bent.alpha == 0 and bent.beta > 0 and bent.median_error > 0.1
 
 
 def test_data_sheets():
