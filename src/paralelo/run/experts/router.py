@@ -26,11 +26,11 @@ Sources: Shazeer et al. 2017; Fedus et al. 2021 (balance); Zoph et al. 2022 (z-l
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
 from paralelo.predict.experts import VARIANTS
+from paralelo.run.collectives import all_reduce
 from paralelo.words import Refused
 
 
@@ -148,5 +148,5 @@ def _over(group, counts: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tens
     """The counts and the number of tokens (at least one) of all ranks of `group`."""
     both = torch.cat((counts, counts.new_tensor([n])))
     if group is not None:
-        dist.all_reduce(both, group=group)
+        both = all_reduce(both, group)
     return both[:-1], both[-1].clamp(min=1)

@@ -14,7 +14,8 @@ An all-reduce is a reduce-scatter and an all-gather, so forward sends what tenso
 
     regather=False   it is kept: nothing more is sent, and B·T·D elements stay in memory, unsplit
     regather=True    only X_r is kept and gathered again: (N−1)/N · B·T·D more, so a layer of two pairs sends 10 times
-                     (N−1)/N · B·T·D instead of 8 times
+                     (N−1)/N · B·T·D instead of 8 times. It works through `saved_tensors_hooks`, of which torch
+                     calls the innermost only: others around it do not see what the pair saves
 
 Each rank's norm sees T/N positions, so the gradients of its weight and of a row-parallel bias are parts of the sum:
 `Shared` sends those parameters through `f` (identity forward, all-reduce backward). Not averaged: the sum.

@@ -8,7 +8,8 @@ One head of a linear rule is affine in the state S (d, e) with which it starts (
 For the gated delta rule A = Π α_t (I − β_t k_t k_tᵀ). Nobody has to write A: it is what the rule itself makes of the
 identity when it is fed no values. So the rule runs once, from [0 | I] with values [v | 0], and gives B, A, b_t and a_t.
 
-    q, k  (B, H, T/N, d)     v (B, H, T/N, e)     further arguments (B, H, T/N): this rank's positions, contiguous order
+    q, k  (B, H, T/N, d)     v (B, H, T/N, e)     further arguments (B, H, T/N)
+                             this rank's positions in contiguous order; ranks need not hold equally many
 
 serial     rank r waits for S_r, runs from it, sends S_{r+1}: B·H·d·e elements forward from every rank but the last, as
            much backward, whatever T is; N runs one after the other.

@@ -7,6 +7,8 @@
 
 With N dividing K every key/value head goes to one rank. Otherwise ranks that share a head each get a copy (that is the
 whole of "replication" here: nothing is stored twice, a little more is sent), and backward adds the copies' gradients.
+Between the two any attention on one device will do: torch's fused one for a sequence in its own order, `blocks` for
+the rest (zig-zag, packed documents, padding).
 
 Forward, elements a rank that leave it: (N−1)/N · B·T/N·d · (2H + 2K') with K' = max(K, N) where N divides K or K
 divides N; backward as much again. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
@@ -23,6 +25,7 @@ from paralelo.run.collectives import all_to_all, gather_from, split_to
 from paralelo.run.collectives.check import agree
 from paralelo.run.sequence.placement import collect, place, spread
 from paralelo.run.sequence.ring import attend, check_heads
+from paralelo.run.tensor.attention import attend as fused
 from paralelo.words import Refused
 
 
@@ -36,6 +39,8 @@ def ulysses_attention(q, k, v, group, causal: bool = True, order: str = "contigu
     """
     check_heads(q, k, v)
     placement = place(group, order, documents, q.shape[2])
+    if order == "contiguous" and placement.documents == (placement.length,):
+        return _by_heads(q, k, v, group, lambda q, k, v: fused(q, k, v, causal))
     pieces = [piece for rank in range(placement.N) for piece in placement.pieces(rank)]
     return _by_heads(q, k, v, group, lambda q, k, v: attend(q, k, v, None, causal, [pieces]))
 
