@@ -116,7 +116,7 @@ def test_fused_matrices_are_judged_by_their_parts():
 
 @pytest.mark.parametrize("name, noted", [("OLMo-2-7B", True), ("MiniMax-M2.5", True), ("Qwen3-8B", False)])
 def test_a_norm_over_all_heads_needs_a_sum(name, noted):
-    """C46: a speed-up removed the all-reduce in a norm of q and k that spans all heads. Over one head none is needed."""
+    """C46: a speed-up removed the all-reduce in a norm of q and k over all heads. Over one head none is needed."""
     found = [f for f in audit(model.load(CONFIGS / f"{name}.json"), tp=2).findings if f.dimension == "qk_norm"]
     assert bool(found) is noted
 

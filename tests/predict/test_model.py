@@ -113,6 +113,26 @@ def test_transformers_counts_the_same(name):
     assert model.load(CONFIGS / f"{name}.json").parameters == sum(p.numel() for p in built.parameters())
 
 
+SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+         "intermediate_size": 96, "vocab_size": 100, "pad_token_id": 0, "n_routed_experts": 8, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1, "use_qk_norm": True}
+FURTHER = ["gemma", "granite", "seed_oss", "ernie4_5", "glm4_moe"]      # families without a configuration here
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", [{}, {"attention_bias": True, "use_bias": True}, {"tie_word_embeddings": True}])
+@pytest.mark.parametrize("model_type", FURTHER)
+def test_further_families(model_type, extra):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    whole = SMALL | {"model_type": model_type} | extra
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type].from_dict(dict(whole)))
+    built.tie_weights()
+    assert model.read(whole).parameters == sum(p.numel() for p in built.parameters())
+
+
 @pytest.mark.parametrize("name", model.shipped())
 def test_included_configurations_are_the_tested_ones(name):
     assert model.ship(name) == model.load(CONFIGS / f"{name}.json")
