@@ -6,7 +6,6 @@ once, for both themes (`style_sheet`). Other drawings keep theirs. Ids stay uniq
 """
 
 import re
-from html import escape
 from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
@@ -31,12 +30,8 @@ def inline(text: str, alt: str, taken: set[str] | None = None) -> str:
     names = {}
     for element in root.iter():
         if old := element.get("id"):
-            new, n = old, 2
-            while new in taken:
-                new, n = f"{old}-{n}", n + 1
-            taken.add(new)
-            names[old] = new
-            element.set("id", new)
+            names[old] = anchor(old, taken)
+            element.set("id", names[old])
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag == f"{{{SVG}}}style":
@@ -58,6 +53,15 @@ def inline(text: str, alt: str, taken: set[str] | None = None) -> str:
     root.set("width", f"{width:g}")
     root.set("height", f"{height:g}")
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def anchor(wanted: str, taken: set[str]) -> str:
+    """An id that the page does not have yet: `wanted`, else with a number."""
+    new, n = wanted, 2
+    while new in taken:
+        new, n = f"{wanted}-{n}", n + 1
+    taken.add(new)
+    return new
 
 
 def renamed(text: str, names: dict[str, str]) -> str:
@@ -89,17 +93,18 @@ class SetDrawings(SphinxTransform):
             if not image.get("alt", "").strip():
                 log.warning("the drawing %s has no alt text", file.name, location=image)
             svg = inline(file.read_text(encoding="utf-8"), image.get("alt", ""), taken)
-            self.set(image, svg)
+            self.set(image, svg, anchor(f"fig-{file.stem}", taken))
 
-    def set(self, image, svg: str) -> None:
+    def set(self, image, svg: str, anchor: str) -> None:
         parent = image.parent
         if not isinstance(parent, nodes.paragraph) or len(parent.children) > 1:
             image.replace_self(nodes.raw("", f'<span class="drawing">{svg}</span>', format="html"))
             return
-        caption = image.get("title", "")
-        below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-        html = f'<figure class="drawing"><div class="scroll">{svg}</div>{below}</figure>'
-        parent.replace_self(nodes.raw("", html, format="html"))
+        figure = nodes.figure("", nodes.raw("", f'<div class="scroll">{svg}</div>', format="html"), classes=["drawing"],
+                              ids=[anchor])
+        if image.get("title"):
+            figure += nodes.caption(image["title"], image["title"])      # text of the page, so that search finds it
+        parent.replace_self(figure)
 
 
 def style_sheet() -> str:

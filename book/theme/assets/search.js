@@ -49,7 +49,7 @@ async function text(page) {
   if (!texts.has(page)) {
     texts.set(page, fetch(`${index.docnames[page]}.html`).then((r) => r.text()).then((html) => {
       const main = new DOMParser().parseFromString(html, "text/html").querySelector("article, .hero-words");
-      main?.querySelectorAll("h1, .path, .on-page, .headerlink, .drawing, .katex, pre, script, style").forEach((e) => e.remove());
+      main?.querySelectorAll("h1, .path, .on-page, .headerlink, .drawing svg, .katex, pre, script, style").forEach((e) => e.remove());
       return (main?.textContent ?? "").replace(/\s+/g, " ").trim();
     }).catch(() => ""));
   }
