@@ -89,6 +89,7 @@ def test_measured_events():
               (0, "B", 0, 0, 1012.75, 1020.25)]
     svg = timeline(events, "es", name="m", unit="ms")
     assert next(t for *_, t in boxes(svg)) == "F0, rank 0, etapa 0: de 0 a 3.25"
+    assert min(x for _, x, *_ in boxes(svg)) == 62                  # the axis starts where the trace does
     assert "tiempo (ms)" in svg and "Línea de tiempo medida" in svg
     traced = timeline(simulate(build("1f1b", 2, 2)), "pt", unit="ms")
     assert "Linha do tempo medida de 1f1b" in traced and "tempo (ms)" in traced
