@@ -48,13 +48,19 @@ def rotate(x: Tensor, positions: Tensor, theta: float = 10_000.0, share: float =
     >>> rotate(x, torch.tensor([0, 1]))[0, 0, :, 0].tolist()    # 1, then cos 1 − sin 1
     [1.0, -0.30116868019104004]
     """
-    half = int(x.shape[-1] * share) // 2
-    frequency = theta ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    angle = positions.to(torch.float64)[..., None] * frequency  # (T, half)
-    if positions.dim() == 2:
-        angle = angle[:, None]  # (B, 1, T, half)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+    return _turn(x.transpose(1, 2), *_angles(positions, x, theta, share)).transpose(1, 2)
+
+
+def _angles(positions: Tensor, like: Tensor, theta: float, share: float) -> tuple[Tensor, Tensor]:
+    """cos and sin (T, 1, half), or (B, T, 1, half), for heads of `like`'s d: one table serves q and k."""
+    half = int(like.shape[-1] * share) // 2
+    frequency = theta ** (-torch.arange(half, device=like.device, dtype=torch.float64) / half)
+    angle = positions.to(torch.float64)[..., None, None] * frequency
+    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b, rest = x.split((cos.shape[-1], cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]), -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
 
 
@@ -70,12 +76,14 @@ class _Heads:
             q, gate = q.reshape(B, T, -1), gate.reshape(B, T, -1)
         if self.qk_norm == "all":
             q, k = self._norm_all(q, self.q_norm, 1), self._norm_all(k, self.k_norm, self.copies)
-        q, k, v = (t.view(B, T, -1, self.d).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, d)
+        q, k, v = (t.view(B, T, -1, self.d) for t in (q, k, v))  # (B, T, heads, d)
         if self.qk_norm == "head":
             q, k = self._norm_head(q, self.q_norm), self._norm_head(k, self.k_norm)
         if self.theta is not None:
             positions = torch.arange(T, device=x.device) if positions is None else positions
-            q, k = (rotate(t, positions, self.theta, self.rotary_share) for t in (q, k))
+            table = _angles(positions, q, self.theta, self.rotary_share)
+            q, k = _turn(q, *table), _turn(k, *table)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, heads, T, d), views: the core's output is laid out alike
         y = self.attend(q, k, v, self.causal).transpose(1, 2).reshape(B, T, -1)  # (B, T, heads·d)
         return self.o(y if gate is None else y * gate.sigmoid())
 

@@ -13,6 +13,7 @@ Forward one all-reduce of Y, backward one of dX: 2(N-1)/N · B·T·D elements a 
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,6 +25,25 @@ from paralelo.words import Refused
 __all__ = ["MLP", "ParallelMLP"]
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
+
+
+class _Gated(torch.autograd.Function):
+    """σ(gate) ⊙ up, keeping gate and up only; backward computes σ(gate) again."""
+
+    @staticmethod
+    def forward(ctx, gate, up, act):
+        ctx.save_for_backward(gate, up)
+        ctx.act = act
+        return act(gate) * up
+
+    @staticmethod
+    def backward(ctx, dy):
+        gate, up = ctx.saved_tensors
+        with torch.enable_grad():
+            gate = gate.detach().requires_grad_()
+            open_ = ctx.act(gate)
+        dgate, = torch.autograd.grad(open_, gate, dy * up)
+        return dgate, dy * open_.detach(), None
 
 
 class MLP(nn.Module):
@@ -50,7 +70,7 @@ class MLP(nn.Module):
         if not self.gated:
             return act(self.up(x))
         gate, up = self.gate_up(x).chunk(2, -1) if self.fused else (self.gate(x), self.up(x))
-        return act(gate) * up
+        return _Gated.apply(gate, up, act)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.hidden(x))
