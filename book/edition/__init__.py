@@ -4,6 +4,7 @@
 `figures`      SVG drawings set into the page
 `mathematics`  formulas, rendered once
 `bibliography` sources, as each language writes them
+`glossary`     the terms as a table
 `extension`    what Sphinx is told: navigation, path through the course, the theme's words
 `site`         shared assets, landing page, 404, size and policy of every page
 """

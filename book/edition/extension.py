@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from edition import ROOT, config, editions, name_of, repository, tag, words
-from edition import bibliography, mathematics
+from edition import bibliography, glossary, mathematics
 from edition.figures import SetDrawings
 from edition.hero import hero
 from edition.stage import reading_order, sources
@@ -27,6 +27,7 @@ def setup(app):
     app.add_post_transform(NameOutputs)
     mathematics.setup(app)
     bibliography.setup(app)
+    glossary.setup(app)
     app.connect("doctree-read", labels_as_anchors)
     app.connect("env-updated", navigation_changed)
     app.connect("html-page-context", page)

@@ -102,7 +102,8 @@ class Stage:
         for drawing in sorted([*drawings.glob("*.svg"), *drawings.glob("*.png")]):
             self.files[f"figures/{drawing.name}"] = drawing.read_bytes()
         self.files["_toc.yml"] = self.toc().encode()
-        self.files["references.bib"] = (BOOK / "references.bib").read_bytes()
+        for data in ("references.bib", "glossary.yml"):
+            self.files[data] = (BOOK / data).read_bytes()
         return not self.findings and self.write()
 
     def toc(self) -> str:

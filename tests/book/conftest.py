@@ -109,7 +109,7 @@ def small_tree(to: Path) -> Path:
     for lang, (title, lead, question, answer, half, alt) in TEXT.items():
         edition = to / "book" / lang
         for page in edition.glob("*.md"):
-            if page.name not in ("index.md", "bibliography.md"):
+            if page.name not in ("index.md", "bibliography.md", "glossary.md"):
                 page.unlink()
         (edition / "tensor.md").write_text(f"# Tensor {lang}\n\n{lead}\n", encoding="utf-8")
         (edition / "pipeline.md").write_text(PAGE.format(
