@@ -1,7 +1,8 @@
 """Every layout of a model on N GPUs: the ones that work by their predicted time, the others with the reason.
 
-A layout is dp·tp·pp·cp = N, with every expert degree that folds into it. What it must respect is the audit's: every
-dimension, the stages, the sequence, the experts; besides, data ranks share the batch evenly and the fullest rank fits.
+A layout is dp·tp·pp·cp = N, with every expert degree that folds into it and shares the experts evenly. What it must
+respect is the audit's: every dimension, the stages, the sequence, the experts; besides, data ranks share the batch
+evenly and the fullest rank fits.
 
 Assumed for all of them: microbatches of one sequence, 1F1B, ZeRO stage 1, sequence parallelism wherever tp > 1 and the
 positions divide. Activations are kept if they fit; else layers are computed again (`recompute` is then "full").
@@ -47,16 +48,17 @@ class Candidate:
 
 
 def layouts(gpus: int, experts: int = 0, order: str = "tp-cp-ep-dp-pp") -> Iterator[Layout]:
-    """All layouts of this many GPUs. With experts, all expert degrees that fold into them, up to their number.
+    """All layouts of this many GPUs. With experts, all divisors of their number that fold into them.
 
     >>> [(x.tp, x.pp, x.cp, x.dp) for x in layouts(2)]
     [(1, 1, 1, 2), (1, 1, 2, 1), (1, 2, 1, 1), (2, 1, 1, 1)]
     """
+    shares = divisors(experts) if experts else [1]
     for tp in divisors(gpus):
         for pp in divisors(gpus // tp):
             for cp in divisors(gpus // (tp * pp)):
                 dp = gpus // (tp * pp * cp)
-                folds = [e for e in divisors(tp * cp * dp) if e <= experts] if experts else [1]
+                folds = [e for e in shares if tp * cp * dp % e == 0]
                 for ep in folds:
                     etp = tp if experts and ep == 1 else 1
                     yield Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, order=order)
