@@ -112,6 +112,9 @@ def test_sees_torchs_own(ranks):
             assert y.placements == (Partial(),)
             y.redistribute(mesh, [Replicate()]).to_local().sum().item()
         tables["DTensor"] = table(ledger)
+        with Ledger(mesh) as ledger:
+            torch.relu(y).to_local().sum().item()                # sums inside the operation: a relu of parts is wrong
+        tables["inside"] = table(ledger)
 
         model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
         with Ledger(data=group) as ledger:
@@ -123,6 +126,7 @@ def test_sees_torchs_own(ranks):
         assert tables["plain"] == [("all_reduce", 1, 16, 16), ("broadcast", 1, 16, 16), ("recv", 1, 12, 0),
                                    ("send", 1, 12, 12)]
         assert ("all_gather", 1, 96, 48) in tables["DTensor"] and ("all_reduce", 1, 64, 64) in tables["DTensor"]
+        assert tables["inside"] == [("all_reduce", 1, 64, 64)]
         assert tables["DDP"] == [("all_reduce", 1, 72 * 4, 72 * 4)]
 
 

@@ -306,6 +306,17 @@ def test_an_interrupt_ends_the_call_and_the_next_one_works():
     assert out.strip() == "interrupted [7, 7]", err
 
 
+def test_an_interrupt_between_calls_does_not_reach_the_ranks():
+    """Jupyter sends it to the whole process group, whatever the cell was doing: what stands on the ranks must stay."""
+    process, _ = start(
+        "pids = two.pids\ntwo.run(lambda: 1)\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    print(two.run(lambda: 7), two.pids == pids)")
+    assert process.stdout.readline().strip() == "ready"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert out.strip() == "[7, 7] True", err
+
+
 def test_a_script_without_a_guard_ends_by_itself():
     process, pids = start("print(two.run(lambda: 1))")
     out, err = process.communicate(timeout=10)
