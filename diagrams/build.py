@@ -12,15 +12,27 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import re
 import sys
+from functools import cache
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
 from paralelo.words import languages
 
 HERE = Path(__file__).resolve().parent
-CONFIG = {"deterministicIds": True, "deterministicIDSeed": "paralelo", "handDrawnSeed": 7, "theme": "neutral",
-          "fontFamily": "system-ui, sans-serif"}
+# The colours that Mermaid draws with are those of draw/style.css in a light page; `themed` makes them its variables.
+COLOURS = {"#1b1f24": "ink", "#57606a": "soft", "#c3c9d0": "rule", "#ffffff": "paper", "#f3f4f6": "faint",
+           "#cfe4f3": "tensor-soft", "#0072b2": "tensor"}
+CONFIG = {
+    "deterministicIds": True, "deterministicIDSeed": "paralelo", "handDrawnSeed": 7, "htmlLabels": False,
+    "flowchart": {"htmlLabels": False, "nodeSpacing": 18, "rankSpacing": 26, "padding": 10},
+    "theme": "base", "fontFamily": "system-ui, sans-serif",
+    "themeVariables": {
+        "fontSize": "14px", "primaryColor": "#cfe4f3", "primaryBorderColor": "#0072b2", "primaryTextColor": "#1b1f24",
+        "lineColor": "#57606a", "textColor": "#1b1f24", "clusterBkg": "#f3f4f6", "clusterBorder": "#c3c9d0",
+        "titleColor": "#1b1f24", "edgeLabelBackground": "#ffffff"}}
 
 
 def figures(lang: str) -> dict[str, str]:
@@ -47,16 +59,32 @@ def key(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
+@cache
+def style_sheet() -> str:
+    return resources.files("paralelo.draw").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def themed(picture: str) -> str:
+    """A picture of Mermaid's in our colours, which follow light and dark. Its rules give way to those of a page."""
+    palette = [re.search(r"\{(.*)\}", rule, re.S)[1] for rule in re.findall(r"\.pl \{[^}]*\}", style_sheet())]
+    kept = ["".join(re.findall(r"--pl-[\w-]+: [^;]+;", rules)) for rules in palette]
+    for colour, name in COLOURS.items():
+        picture = re.sub(rf"{colour}\b", f"var(--pl-{name})", picture, flags=re.I)
+    rules = f":where(.pl){{{kept[0]}}}@media (prefers-color-scheme: dark){{:where(.pl){{{kept[1]}}}}}"
+    picture = picture.replace("<style>", f"<style>{rules}", 1)
+    return re.sub(r'(<svg [^>]*?)class="', r'\1class="pl ', picture, count=1)
+
+
 def rendered(source: str, now: str | None) -> str:
     """The picture of a Mermaid text: `now`, what is there already, if it was made from this source and not touched."""
-    made_from = key(source, json.dumps(CONFIG, sort_keys=True), version("mermaidx"))
+    made_from = key(source, json.dumps(CONFIG, sort_keys=True), version("mermaidx"), style_sheet())
     if now:
         first, _, body = now.partition("\n")
         if first == f"<!-- mermaid {made_from} {key(body)} -->":
             return now
     import mermaidx
 
-    body = mermaidx.render(source, config=CONFIG).svg().strip() + "\n"
+    body = themed(mermaidx.render(source, config=CONFIG).svg()).strip() + "\n"
     body = body.replace("<svg ", '<svg role="img" ', 1) if 'role="' not in body[:600] else body
     return f"<!-- mermaid {made_from} {key(body)} -->\n{body}"
 
