@@ -79,8 +79,8 @@ class Routing:
 
 
 def draw(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0,
-         variant: str = "softmax_topk_renormalized") -> Routing:
-    """A routing of `tokens` tokens, the same for the same seed everywhere.
+         variant: str = "softmax_topk_renormalized", bias=None) -> Routing:
+    """A routing of `tokens` tokens, the same for the same seed everywhere. `bias` is `sigmoid_bias`'s: see `steer`.
 
     >>> draw(8, 4, 1, skew=0.0, seed=1).counts == draw(8, 4, 1, skew=0.0, seed=1).counts
     True
@@ -88,24 +88,44 @@ def draw(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0,
     >>> max(even.counts) < 300 < max(skewed.counts), sum(skewed.counts)
     (True, 2000)
     """
-    whole("tokens", tokens)
-    whole("experts", E)
-    whole("seed", seed, 0)
-    real("skew", skew, 0, 100)
-    if whole("k", k) > E:
+    if whole("k", k) > whole("experts", E):
         raise Refused("experts.k_rule", k=k, E=E)
-    if tokens * E > MOST:
-        raise Refused("experts.too_many", tokens=tokens, E=E, product=tokens * E, most=MOST)
     if variant not in VARIANTS:
         choose([0.0], 1, variant)
-    uniform = random.Random(seed).random
-    wanted = [-skew * math.log(e + 1) for e in range(E)]
     choices, weights, P, z = [], [], [0.0] * E, 0.0
-    for _ in range(tokens):
-        logits = [w - math.log(-math.log(uniform() or 5e-324)) for w in wanted]
-        best = choose(logits, k, variant)
+    for logits in _logits(tokens, E, skew, seed):
+        best = choose(logits, k, variant, bias)
         choices.append([e for e, _ in best])
         weights.append([w for _, w in best])
         P = [p + q for p, q in zip(P, softmax(logits), strict=True)]
         z += z_loss([logits])
     return Routing(E, choices, weights, [p / tokens for p in P], z / tokens)
+
+
+def steer(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0, rate: float = 0.01,
+          steps: int = 100) -> list[float]:
+    """The bias that evens a drawn routing: `steps` times by `rate` up where an expert has fewer than the mean, else down.
+
+    A step of training with new tokens would do the same; here all steps see the same ones.
+
+    >>> bias = steer(64, 8, 2, skew=1.0)
+    >>> before, after = (draw(64, 8, 2, 1.0, 0, "sigmoid_bias", b) for b in (None, bias))
+    >>> max(before.counts), max(after.counts)
+    (39, 17)
+    """
+    rows = list(_logits(tokens, E, skew, seed))
+    bias, mean = [0.0] * E, tokens * k / E
+    for _ in range(whole("steps", steps, 0)):
+        counts = Routing(E, [[e for e, _ in choose(row, k, "sigmoid_bias", bias)] for row in rows]).counts
+        bias = [b + rate * ((c < mean) - (c > mean)) for b, c in zip(bias, counts, strict=True)]
+    return bias
+
+
+def _logits(tokens, E, skew, seed):
+    """The drawn logits, token after token."""
+    if whole("tokens", tokens) * whole("experts", E) > MOST:
+        raise Refused("experts.too_many", tokens=tokens, E=E, product=tokens * E, most=MOST)
+    real("skew", skew, 0, 100)
+    uniform = random.Random(whole("seed", seed, 0)).random
+    wanted = [-skew * math.log(e + 1) for e in range(E)]
+    return ([w - math.log(-math.log(uniform() or 5e-324)) for w in wanted] for _ in range(tokens))
