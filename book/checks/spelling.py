@@ -21,7 +21,7 @@ def kept() -> set[str]:
     for term in terms():
         for value in (v for k, v in term.items() if len(k) == 2):
             words |= set(WORD.findall(value))
-    return {w.lower() for w in words}
+    return {w.lower() + ending for w in words for ending in ("", "s")}
 
 
 def dictionary(lang: str):
