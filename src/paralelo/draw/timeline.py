@@ -40,6 +40,7 @@ class _Panel:
         self.ranks = source.schedule.stages if simulated else 1 + max(e[0] for e in self.events)
         self.microbatches = len({e[3] for e in self.events})
         self.schedule = source.schedule if simulated else None
+        self.simulation = source if simulated else None
         held = {}
         for rank, _, stage, *_ in self.events:
             held.setdefault(rank, set()).add(stage)
@@ -67,11 +68,12 @@ class _Panel:
 
 def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | None = None, desc: str | None = None,
              scale: float | None = None, until: float | None = None, unit: str = "units",
-             mark_broken: bool = False) -> str:
+             mark_broken: bool = False, ratios: bool = False) -> str:
     """One SVG of a simulation, of events, or of several of them by label (`{label: simulation}`), on one scale.
 
     `scale` is pixels per unit of time and `until` the end of the axis: give both to make separate pictures comparable.
     `unit` is `"units"` or `"ms"` (measured). `mark_broken` outlines boxes that start before their input exists.
+    `ratios` prints both idle ratios and each rank's live activations beneath every simulation.
     """
     panels = ([_Panel(s, str(label)) for label, s in source.items()] if isinstance(source, Mapping)
               else [_Panel(source)])
@@ -81,6 +83,7 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
     ranks = sum(p.ranks for p in panels)
     heads = sum(1 for p in panels if p.label)
     height = 8 + ranks * (ROW + GAP) + heads * 24 + (len(panels) - 1) * 10 + 66
+    height += sum(24 for p in panels if ratios and p.simulation)
     broken = [p.broken() if mark_broken else set() for p in panels]
     wrong, first = sum(map(len, broken)), panels[0]
     fields = {"name": ", ".join(p.label for p in panels if p.label) or (first.schedule.name if first.schedule else ""),
@@ -106,12 +109,18 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
     for panel, marked in zip(panels, broken, strict=True):
         if panel.label:
             svg.text(LEFT, y + 12, panel.label, "pl-head")
-            summary = say("pipeline.diagram.summary", lang, makespan=panel.end - panel.begin,
-                          idle_share=panel.idle_share)
+            below = ratios and panel.simulation
+            summary = say(f"pipeline.diagram.{'makespan' if below else 'summary'}", lang,
+                          makespan=panel.end - panel.begin, idle_share=panel.idle_share)
             svg.text(LEFT + text_width(panel.label, 13) + 12, y + 12, summary, "pl-soft")
             y += 24
         _rows(svg, panel, marked, y, scale, hatch, lang)
         y += panel.ranks * (ROW + GAP) + 10
+        if ratios and (result := panel.simulation):
+            svg.text(LEFT, y + 4, say("pipeline.diagram.numbers", lang, idle_share=float(result.idle_share),
+                                      idle_over_ideal=float(result.idle_over_ideal),
+                                      live=" · ".join(number(x, lang) for x in result.live_activations)), "pl-soft")
+            y += 24
     _axis(svg, y - 10, span, scale, lang, unit)
     y += 48
     for line in lines:

@@ -15,8 +15,8 @@ from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.result import Audit, audit
 from paralelo.predict.audit.seconds import seconds_per_step, step
 from paralelo.predict.audit.traffic import stage_bytes
-from paralelo.predict.audit.work import model_flops, stage_flops
+from paralelo.predict.audit.work import model_flops, stage_flops, work_over_mean
 
 __all__ = ["Audit", "Finding", "Options", "Stage", "audit", "ep_degrees", "fold", "fullest", "judge", "kv_map",
            "model_flops", "pp_equal_stages", "seconds_per_step", "stage_bytes", "stage_flops", "stages", "step",
-           "tp_degrees"]
+           "tp_degrees", "work_over_mean"]

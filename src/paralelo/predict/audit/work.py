@@ -12,6 +12,7 @@ Backward is twice the forward. The embedding is a lookup and costs nothing. Sour
 from functools import cache
 
 from paralelo.predict.model import Block, Layer, Model
+from paralelo.predict.quantity import ranges
 
 BACKWARD = 2
 
@@ -65,6 +66,22 @@ def stage_flops(model: Model, layers, T: int) -> int:
     """Forward of one sequence through these layers (their numbers); the last one brings the head along."""
     out = sum(layer_flops(model.layers[i], model.hidden, T) for i in layers)
     return out + (head_flops(model, T) if len(model.layers) - 1 in layers else 0)
+
+
+def work_over_mean(model: Model, counts, T: int = 4096) -> list[float]:
+    """Work of each stage over the mean, the stages given by how many layers each holds; the last has the head.
+
+    >>> from paralelo.predict.model import ship
+    >>> giant = ship("Qwen3.5-27B")
+    >>> [round(w, 2) for w in work_over_mean(giant, [16, 16, 16, 16])]
+    [0.95, 0.95, 0.95, 1.15]
+    >>> [round(w, 2) for w in work_over_mean(giant, [17, 17, 17, 13])]
+    [1.01, 1.01, 1.01, 0.97]
+    """
+    counts = list(counts)
+    assert sum(counts) == len(model.layers), (counts, len(model.layers))
+    work = [stage_flops(model, layers, T) for layers in ranges(counts)]
+    return [w * len(work) / sum(work) for w in work]
 
 
 @cache
