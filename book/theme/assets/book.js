@@ -49,13 +49,13 @@ if (aside) {
 
 // What scrolls sideways can be reached and scrolled with the keyboard.
 const scrollers = document.querySelectorAll("pre, .scroll, .table, div.math, .output");
-const reach = new ResizeObserver((entries) => {
-  for (const { target } of entries) {
-    if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
-    else target.removeAttribute("tabindex");
-  }
-});
-for (const each of scrollers) reach.observe(each);
+const reach = (each) => {
+  if (each.scrollWidth > each.clientWidth + 1) each.tabIndex = 0;
+  else each.removeAttribute("tabindex");
+};
+const watch = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
+for (const each of scrollers) watch.observe(each);
+document.fonts.ready.then(() => scrollers.forEach(reach));     // what is inside grows when its font arrives
 
 // Copy a block of code.
 for (const block of document.querySelectorAll("article div[class*=highlight-] > .highlight")) {
