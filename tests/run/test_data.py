@@ -1,6 +1,7 @@
 """Data parallelism and ZeRO against one process with the whole batch: gradients, parameters, traffic, memory."""
 
 import gc
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -64,17 +65,27 @@ def furthest(a, b):
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
+@contextmanager
 def subgroup(size):
-    """This rank's group of `size`: the world, or one of the groups side by side in it."""
+    """This rank's group of `size`, and which it is: the world, or one of the groups side by side in it."""
     world = dist.get_world_size()
     if size == world:
-        return dist.group.WORLD
-    return [dist.new_group(range(i, i + size)) for i in range(0, world, size)][dist.get_rank() // size]
+        yield dist.group.WORLD, 0
+        return
+    groups = [dist.new_group(range(i, i + size)) for i in range(0, world, size)]
+    which = dist.get_rank() // size
+    yield groups[which], which
+    dist.destroy_process_group(groups[which])
 
 
-def ddp(size):
+def in_groups(check, size):
+    with subgroup(size) as (group, _):
+        return check(group)
+
+
+def ddp(group):
     """Two steps over microbatches, with small buckets; the furthest gradient and parameter."""
-    group, found = subgroup(size), {}
+    found = {}
     gradients, parameters, _ = dense_steps("sgd")
     for bucket_bytes, overlap in ((1, True), (1000, True), (25_000_000, False)):
         parallel = data.DataParallel(model(seed=group.rank()), group, bucket_bytes=bucket_bytes, overlap=overlap,
@@ -96,9 +107,9 @@ def ddp(size):
     return found
 
 
-def zero(size):
+def zero(group):
     """Every stage with both optimizers: gradients, parameters, and the clipped norm."""
-    group, found = subgroup(size), {}
+    found = {}
     for stage in (1, 2, 3):
         for optimizer, max_norm in (("sgd", None), ("adam", 0.05)):
             gradients, parameters, norms = dense_steps(optimizer, max_norm=max_norm)
@@ -127,14 +138,14 @@ def test_data_parallel_equals_one_process(ranks, world, size):
 
     C66: each rank's mean weighed by its share of the tokens that count; divided by ranks, gradients would differ.
     """
-    for found in ranks(world).run(ddp, size):
+    for found in ranks(world).run(in_groups, ddp, size):
         assert max(found.values()) < TOLERANCE, found
 
 
 @pytest.mark.parametrize("world, size", [(1, 1), (2, 2), (3, 3), (4, 4), (4, 2)])
 def test_zero_equals_one_process(ranks, world, size):
     """Three stages, SGD with momentum and Adam with clipping, two microbatches a step."""
-    for found in ranks(world).run(zero, size):
+    for found in ranks(world).run(in_groups, zero, size):
         assert max(found.values()) < TOLERANCE, found
 
 
@@ -295,6 +306,8 @@ def tensor_and_data():
             found.append(abs(norm.item() - norms[s]))
         pieces = {name: tensor.piece(p, split[name], tp.rank(), 2) for name, p in parameters.items()}
         found.append(furthest(pieces, parts.whole()))
+    dist.destroy_process_group(tp)
+    dist.destroy_process_group(dp)
     return max(found)
 
 

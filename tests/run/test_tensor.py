@@ -1,7 +1,9 @@
 """Every split layer against its dense reference: outputs, every gradient, parameters after two steps, in float64."""
 
 import copy
+import doctest
 from contextlib import contextmanager
+from importlib import import_module
 
 import pytest
 import torch
@@ -72,14 +74,17 @@ def on_input(*shape, seed=0):
     return run
 
 
+@contextmanager
 def subgroup(size):
-    """This rank's group of `size`: the world, or one of the groups side by side in it."""
+    """This rank's group of `size`, and which it is: the world, or one of the groups side by side in it."""
     world = dist.get_world_size()
     if size == world:
-        return dist.group.WORLD, 0
+        yield dist.group.WORLD, 0
+        return
     groups = [dist.new_group(range(i, i + size)) for i in range(0, world, size)]
     which = dist.get_rank() // size
-    return groups[which], which
+    yield groups[which], which
+    dist.destroy_process_group(groups[which])
 
 
 def layers(size, seed):
@@ -105,8 +110,7 @@ def layers(size, seed):
 
 def all_layers(size):
     """Every layer in this rank's group of `size`; side by side, the groups have weights and data of their own."""
-    with doubles():
-        group, which = subgroup(size)
+    with doubles(), subgroup(size) as (group, which):
         torch.manual_seed(100 + which)
         found = {name: compare(dense, split(dense, group), group, run, seed=13 + which)
                  for name, dense, split, run in layers(size, seed=7 + which)}
@@ -395,6 +399,13 @@ def test_what_does_not_divide_is_refused(ranks):
     """28 query heads on 4 ranks with 7 key/value heads, 6 units on 4 ranks, …: a sentence in each language."""
     for sentences in ranks(4).run(refusals)[0]:
         assert sentences and len(set(sentences)) == 3, sentences
+
+
+def test_examples_in_docstrings():
+    modules = [import_module(f"paralelo.run.tensor.{name}") for name in
+               ("attention", "linear_attention", "norm", "split")]
+    results = [doctest.testmod(module) for module in modules]
+    assert all(r.attempted and not r.failed for r in results)
 
 
 # ---- dense references against something else than themselves

@@ -1,5 +1,6 @@
 """The grammar tutor: its forms against forms written down by hand, what it learns, how it answers."""
 
+import doctest
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import time
 import pytest
 import torch
 
+from paralelo.predict.layout import Layout
 from paralelo.run import tutor
+from paralelo.run.layout import mesh
 from paralelo.run.tutor import forms
 from paralelo.words import Refused
 
@@ -62,6 +65,11 @@ def test_forms_are_those_of_the_grammar():
     assert len(cases) > 70
     for lang, first, lemma, last, answer in cases:
         assert tutor.parse(f"{first} + {lemma} + {last}", lang).answer == answer
+
+
+def test_examples_in_docstrings():
+    results = doctest.testmod(forms)
+    assert results.attempted > 5 and not results.failed
 
 
 def test_vocabulary_is_by_word():
@@ -139,22 +147,12 @@ def test_the_tutor_learns():
 
 
 def in_layouts(dp, tp):
-    from paralelo.predict.layout import Layout
-    from paralelo.run.layout import mesh
-
-    with mesh_of(mesh, Layout(dp=dp, tp=tp)) as groups:
+    with mesh(Layout(dp=dp, tp=tp)) as groups:
         seen, _ = tutor.split()
         dense = tutor.make(seed=1, D=16, F=24).double()
         model = tutor.ParallelTutor.from_dense(dense, groups.group("tp"))
         losses = tutor.train(model, seen, steps=4, size=24, data_group=groups.group("dp"))
         return losses, tutor.train(dense, seen, steps=4, size=24), tutor.accuracy(model, seen[:4])
-
-
-def mesh_of(mesh, layout):
-    from contextlib import nullcontext
-
-    made = mesh(layout)
-    return made if hasattr(made, "__exit__") else nullcontext(made)
 
 
 @pytest.mark.parametrize("dp, tp", [(1, 2), (2, 1), (2, 2)])
