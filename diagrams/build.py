@@ -72,7 +72,11 @@ def themed(picture: str) -> str:
         picture = re.sub(rf"{colour}\b", f"var(--pl-{name})", picture, flags=re.I)
     rules = f":where(.pl){{{kept[0]}}}@media (prefers-color-scheme: dark){{:where(.pl){{{kept[1]}}}}}"
     picture = picture.replace("<style>", f"<style>{rules}", 1)
-    return re.sub(r'(<svg [^>]*?)class="', r'\1class="pl ', picture, count=1)
+    head, _, rest = picture.partition(">")
+    head = re.sub(r' style="[^"]*"', "", head).replace('class="', 'class="pl ', 1)
+    width, height = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', head).groups()
+    head = head.replace('width="100%"', f'width="{float(width):.0f}" height="{float(height):.0f}"')
+    return f"{head}>{rest}"
 
 
 def rendered(source: str, now: str | None) -> str:

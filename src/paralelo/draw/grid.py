@@ -66,7 +66,7 @@ def grid(cells: Sequence[Sequence[Cell]], *, name: str, title: str, desc: str, r
     wide = max(left + across * width + 6, left + text_width(above, FONT),
                *[10 + sum(30 + text_width(words, FONT) + 14 for _, words in line) for line in lines], 120)
     svg = Svg(name, wide, y + 8 + 20 * len(lines), title, desc)
-    hatch = svg.hatch("twice")
+    hatch = svg.hatch("twice", "pl-hatch-copy")
     if above:
         svg.text(left, 18, above, "pl-soft")
     if corner:

@@ -101,11 +101,11 @@ class Svg:
     def close(self) -> None:
         self.parts.append("</g>")
 
-    def hatch(self, part: str = "idle") -> str:
+    def hatch(self, part: str = "idle", cls: str = "pl-hatch") -> str:
         """Define a hatching and return the `fill` that uses it."""
         self.parts.append(
             f'<defs><pattern id="{self.id(part)}" width="6" height="6" patternUnits="userSpaceOnUse" '
-            'patternTransform="rotate(45)"><line x1="0" y1="0" x2="0" y2="6" class="pl-hatch"/></pattern></defs>')
+            f'patternTransform="rotate(45)"><line x1="0" y1="0" x2="0" y2="6" class="{cls}"/></pattern></defs>')
         return f"url(#{self.id(part)})"
 
     def _shape(self, start: str, tag: str, cls: str, title: str, attributes: dict) -> None:
