@@ -11,7 +11,8 @@ A bar at the top of a box marks chunks after the first (shorter bars are earlier
     (True, True)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from paralelo.draw.svg import Svg, text_width
 from paralelo.words import Refused, number, say
@@ -68,12 +69,13 @@ class _Panel:
 
 def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | None = None, desc: str | None = None,
              scale: float | None = None, until: float | None = None, unit: str = "units",
-             mark_broken: bool = False, ratios: bool = False) -> str:
+             mark_broken: bool = False, ratios: bool = False, plain: bool = False) -> str:
     """One SVG of a simulation, of events, or of several of them by label (`{label: simulation}`), on one scale.
 
     `scale` is pixels per unit of time and `until` the end of the axis: give both to make separate pictures comparable.
     `unit` is `"units"` or `"ms"` (measured). `mark_broken` outlines boxes that start before their input exists.
-    `ratios` prints both idle ratios and each rank's live activations beneath every simulation.
+    `ratios` prints both idle ratios and each rank's live activations beneath every simulation. `plain` draws all boxes of
+    a kind as one shape, without a name for each: for thousands of boxes that are drawn again at every change.
     """
     panels = ([_Panel(s, str(label)) for label, s in source.items()] if isinstance(source, Mapping)
               else [_Panel(source)])
@@ -114,7 +116,7 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
                           makespan=panel.end - panel.begin, idle_share=panel.idle_share)
             svg.text(LEFT + text_width(panel.label, 13) + 12, y + 12, summary, "pl-soft")
             y += 24
-        _rows(svg, panel, marked, y, scale, hatch, lang)
+        _rows(svg, panel, marked, y, scale, hatch, lang, plain)
         y += panel.ranks * (ROW + GAP) + 10
         if ratios and (result := panel.simulation):
             svg.text(LEFT, y + 4, say("pipeline.diagram.numbers", lang, idle_share=float(result.idle_share),
@@ -136,28 +138,44 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
     return str(svg)
 
 
-def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, hatch: str, lang: str) -> None:
+def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, hatch: str, lang: str,
+          plain: bool) -> None:
     for rank in range(panel.ranks):
         y = top + rank * (ROW + GAP)
         svg.text(LEFT - 8, y + ROW / 2 + 4, say("pipeline.diagram.rank", lang, rank=rank), anchor="end")
         svg.rect(LEFT, y, (panel.end - panel.begin) * scale, ROW, "pl-idle", fill=hatch)
+    label, wide, beneath, shapes = _label(lang), cache(text_width), len(svg.parts), {}
     for i, (rank, kind, stage, m, start, end) in enumerate(panel.events):
         x, y = LEFT + (start - panel.begin) * scale, top + rank * (ROW + GAP)
         width, action = (end - start) * scale, f"{kind}{m}"
-        label = say("pipeline.diagram.box", lang, action=action, rank=rank, stage=stage,
-                    start=start - panel.begin, end=end - panel.begin)
-        svg.rect(x, y, width, ROW, f"pl-{kind}", title=label)
+        if plain:
+            shapes.setdefault(f"pl-{kind}", []).append(f"M{x:.2f} {y:g}h{width:.2f}v{ROW}h-{width:.2f}z")
+        else:
+            svg.rect(x, y, width, ROW, f"pl-{kind}",
+                     title=label(action, rank, stage, start - panel.begin, end - panel.begin))
         for text, size in ((action, FONT), (str(m), FONT), (str(m), 9), (str(m), 7)):
-            if text_width(text, size) + 1.5 <= width:
+            if wide(text, size) + 1.5 <= width:
                 svg.text(x + width / 2, y + ROW / 2 + 0.36 * size + 1.5 * (panel.chunks > 1), text, f"pl-on-{kind}",
                          "middle", size)
                 break
         if chunk := panel.chunk[rank, stage]:
-            bar = (width - 3) * chunk / (panel.chunks - 1)
-            if bar > 0:
-                svg.rect(x + 1.5, y + 1.5, bar, 3, "pl-chunk-B" if kind == "B" else "pl-chunk")
+            bar, cls = (width - 3) * chunk / (panel.chunks - 1), "pl-chunk-B" if kind == "B" else "pl-chunk"
+            if bar > 0 and plain:
+                shapes.setdefault(cls, []).append(f"M{x + 1.5:.2f} {y + 1.5:g}h{bar:.2f}v3h-{bar:.2f}z")
+            elif bar > 0:
+                svg.rect(x + 1.5, y + 1.5, bar, 3, cls)
         if i in marked:
             svg.rect(x + 1.5, y + 1.5, max(width - 3, 1), ROW - 3, "pl-broken")
+    for cls in sorted(shapes):                          # beneath the letters; bars after the boxes that they are on
+        svg.path("".join(shapes[cls]), cls)
+    svg.parts[beneath:] = svg.parts[len(svg.parts) - len(shapes):] + svg.parts[beneath:len(svg.parts) - len(shapes)]
+
+
+def _label(lang: str) -> Callable[..., str]:
+    """Names of boxes: the sentence is looked up once, every number is written once."""
+    sentence = say("pipeline.diagram.box", lang, action="{0}", rank="{1}", stage="{2}", start="{3}", end="{4}")
+    write = cache(lambda x: number(x, lang))
+    return lambda action, *numbers: sentence.format(action, *map(write, numbers))
 
 
 def _axis(svg: Svg, y: float, span: float, scale: float, lang: str, unit: str) -> None:
