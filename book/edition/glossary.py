@@ -37,7 +37,7 @@ class GlossaryTable(SphinxDirective):
         group += [nodes.colspec("", colwidth=1) for _ in langs]
         group += nodes.thead("", self.row([name_of(lang) for lang in langs], langs))
         body = nodes.tbody()
-        for term in sorted(terms, key=lambda t: str(t[langs[0]]).casefold()):
+        for term in sorted(terms, key=lambda t: str(t.get(langs[0], "")).casefold()):
             row = self.row([str(term.get(lang, "")) for lang in langs], langs)
             row["ids"].append(f"term-{term['id']}")
             body += row
