@@ -1,8 +1,9 @@
 """Idle share of a pipeline step, predicted and measured, here and by torch.distributed.pipelining, in one run.
 
-Four ranks whose stages sleep (10 ms forward, 20 ms backward; halves where a rank has two): what is measured is the
+Four ranks whose stages sleep (20 ms forward, 40 ms backward; halves where a rank has two): what is measured is the
 runtime, not the arithmetic. Both sides run the same stages and are measured by the same clock: the sleeps log their own
-start and end, and idle share = 1 − slept / (ranks × from the first start to the last end). Runs of the two alternate;
+start and end, and idle share = 1 − slept / (ranks × from the first start to the last end). So what autograd and Python
+need around a sleep counts as idle, which `Trace` counts as work (about a point less). Runs of the two alternate;
 a line gives medians and, in brackets, the lowest and highest of the repeats.
 
     python benchmarks/bench_pipeline.py [repeats]
@@ -18,7 +19,7 @@ from paralelo.predict.pipeline import build, simulate
 from paralelo.run.pipeline import SleepingStage, run_step
 from paralelo.run.ranks import Ranks
 
-RANKS, FORWARD, BACKWARD = 4, 0.010, 0.020
+RANKS, FORWARD, BACKWARD = 4, 0.020, 0.040
 CASES = [(name, M) for name in ("gpipe", "1f1b", "interleaved", "zb-v") for M in (4, 8, 16)]
 
 

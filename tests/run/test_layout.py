@@ -49,8 +49,11 @@ def refused(what):
         if what == "world_size":
             mesh(Layout(dp=3))
         else:
-            with mesh(Layout(dp=2)) as m:
+            m = mesh(Layout(dp=2))
+            try:
                 m.group("dp-tp")
+            finally:
+                m.close()
     except Refused as refused:
         return refused.message.id, len({refused.say(lang) for lang in ("en", "es", "pt")})
 

@@ -224,6 +224,7 @@ def side_by_side(model, halves):
     own, counts = stage_modules(model, schedule, dist.get_rank(group))
     loss = run_step(schedule, own, inputs, targets, loss_fn, group)
     found = loss.item(), gradients(own, counts, schedule, dist.get_rank(group))
+    dist.barrier()
     dist.destroy_process_group(group)
     return found
 
@@ -315,6 +316,7 @@ def tied_and_data():
     sum_over_ends(p, build("1f1b", 2, 1), pipes[dp])
     raw = p.grad.clone()
     dist.all_reduce(p.grad, group=datas[pp])
+    dist.barrier()
     dist.destroy_process_group(pipes[dp])
     dist.destroy_process_group(datas[pp])
     return raw.item(), p.grad.item() / 2

@@ -47,6 +47,7 @@ class Mesh:
         names = outermost_first(layout, ("pp", *EXPERT))
         self.experts = DeviceMesh.from_group([self._groups[a] for a in names], self.device.type,
                                              torch.tensor(layout.grid(*names)), mesh_dim_names=names)
+        dist.barrier()                                    # a rank that went on and closed would cut off a slower one
 
     def group(self, axis: str) -> dist.ProcessGroup:
         """This rank's group of an axis, or of several that were named in `combined`."""
@@ -55,7 +56,8 @@ class Mesh:
         return self._groups[axis]
 
     def close(self) -> None:
-        """Destroy the groups that were made."""
+        """Destroy the groups that were made, once all ranks have come here."""
+        dist.barrier()
         for group in {id(g): g for g in self._groups.values()}.values():
             if group != dist.group.WORLD:
                 dist.destroy_process_group(group)
@@ -64,8 +66,9 @@ class Mesh:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind, *_):
+        if kind is None:                                  # after an error the others may never come
+            self.close()
 
     def __repr__(self):
         at = ", ".join(f"{a}={i}" for a, i in self.coordinates.items())
