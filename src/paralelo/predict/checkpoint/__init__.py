@@ -24,10 +24,10 @@ from paralelo.predict.checkpoint.cuts import (
     shards,
     whole_piece,
 )
-from paralelo.predict.checkpoint.manifest import Depth, entry, holdings, pieces_of, problems
+from paralelo.predict.checkpoint.manifest import Depth, entry, holding, holdings, pieces_of, problems
 from paralelo.predict.checkpoint.moves import Move, intersect, moved_bytes, moves
 
 __all__ = [
-    "Box", "Cut", "Depth", "Move", "Piece", "apply", "chunk_sizes", "entry", "flat_boxes", "holdings", "intersect",
-    "local_shape", "moved_bytes", "moves", "over", "pieces_of", "problems", "shards", "whole_piece",
+    "Box", "Cut", "Depth", "Move", "Piece", "apply", "chunk_sizes", "entry", "flat_boxes", "holding", "holdings",
+    "intersect", "local_shape", "moved_bytes", "moves", "over", "pieces_of", "problems", "shards", "whole_piece",
 ]

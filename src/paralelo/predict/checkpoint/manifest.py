@@ -1,9 +1,10 @@
 """Manifest entries: what is written down of a tensor, who would hold what of it elsewhere, and what can be wrong."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
-from paralelo.predict.checkpoint.cuts import Cut, Piece, shards
+from paralelo.predict.checkpoint.cuts import Cut, Piece, apply, whole_piece
 from paralelo.predict.checkpoint.moves import intersect
 from paralelo.predict.layout import Layout, chunk_layers
 from paralelo.predict.quantity import whole
@@ -18,6 +19,7 @@ class Depth:
     chunks: int = 1
     placement: str = "loop"
 
+    @lru_cache(maxsize=64)                                  # noqa: B019 (few depths, small)
     def held(self, pp: int) -> list[set]:
         """What each pipeline rank holds: numbers of layers, "first" and "last" for what stands at the ends.
 
@@ -30,6 +32,17 @@ class Depth:
                 | ({"last"} if rank == end else set()) for rank, chunks in enumerate(placed)]
 
 
+def holding(shape, layout: Layout, cuts: dict[str, Cut], where, depth: Depth | None, rank: int) -> list[Piece] | None:
+    """What one rank holds of a tensor; None where the tensor belongs to other stages. See `holdings`."""
+    at = layout.coordinates(rank)
+    if where and depth is not None and not depth.held(layout.pp)[at["pp"]].intersection(where):
+        return None
+    pieces = [whole_piece(shape)]
+    for axis, cut in cuts.items():
+        pieces = apply(pieces, cut, layout.size(axis), at[axis])
+    return [p for p in pieces if p.elements or not shape]
+
+
 def holdings(shape, layout: Layout, cuts: dict[str, Cut], where=(), depth: Depth | None = None) -> list[list[Piece]]:
     """What every rank holds of a tensor that belongs to some layers or ends (`where`; nothing means to all stages).
 
@@ -37,13 +50,7 @@ def holdings(shape, layout: Layout, cuts: dict[str, Cut], where=(), depth: Depth
     >>> [[p.box[0] for p in pieces] for pieces in held]
     [[], [], [(0, 2)], [(2, 4)]]
     """
-    out = shards(shape, layout, cuts)
-    if where and depth is not None:
-        held = depth.held(layout.pp)
-        for rank in range(layout.world_size):
-            if not held[layout.coordinates(rank)["pp"]].intersection(where):
-                out[rank] = []
-    return out
+    return [holding(shape, layout, cuts, where, depth, rank) or [] for rank in range(layout.world_size)]
 
 
 def entry(shape, dtype: str, held: list[list[Piece]]) -> dict:
