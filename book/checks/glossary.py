@@ -38,7 +38,8 @@ def stems(text: str, lang: str) -> list[str]:
 def count(term: str, page_stems: str, lang: str) -> int:
     """How often a term stands in a text, both as stems."""
     variants = [re.sub(r"\(.*?\)", "", v).strip() for v in term.split(",")]
-    return sum(page_stems.count(" " + " ".join(stems(v, lang)) + " ") for v in variants if v)
+    forms = {" ".join(stems(v + plural, lang)) for v in variants if v for plural in ("", "s")}
+    return sum(page_stems.count(f" {form} ") for form in forms)
 
 
 def _joined(page: Page) -> str:
