@@ -55,8 +55,7 @@ def main() -> int:
 def build(stale, langs, digests, stages, began) -> int:
     print(f"building {', '.join(stale)}: {len(stages[stale[0]].pages)} pages each", flush=True)
     import jupyter_book.sphinx  # noqa: F401   once, before the editions part ways
-
-    from edition import site
+    from edition import site, vendor
     theme = site.theme_digest()
     fork = multiprocessing.get_context("fork")
     results = fork.SimpleQueue()
@@ -82,6 +81,7 @@ def build(stale, langs, digests, stages, began) -> int:
             if path.suffix == ".ipynb":
                 site.put(SITE / lang / f"{page}.ipynb", path.read_bytes())
     site.assets()
+    vendor.vendor()
     site.own_pages(theme)
     if found := site.check(langs):
         print("\n".join(found), file=sys.stderr)

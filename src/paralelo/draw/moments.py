@@ -1,7 +1,7 @@
 """Moments of a timeline: what every rank does and holds between one event and the next, in words.
 
-A moment begins where some action starts or ends. In it each rank works on one action or waits, and holds what its forwards
-have kept: one more when F starts (1/C of a rank's whole forward), one less when B, or W where it is split, has ended.
+A moment begins where some action starts or ends. In it each rank works on one action or waits, and holds what its
+forwards have kept: one more when F starts (a chunk counts 1/C), one less when B, or W where it is split, has ended.
 
     >>> from paralelo.predict.pipeline import build, simulate
     >>> moments = Moments(simulate(build("1f1b", 2, 2)))

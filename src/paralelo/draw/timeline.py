@@ -74,8 +74,8 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
 
     `scale` is pixels per unit of time and `until` the end of the axis: give both to make separate pictures comparable.
     `unit` is `"units"` or `"ms"` (measured). `mark_broken` outlines boxes that start before their input exists.
-    `ratios` prints both idle ratios and each rank's live activations beneath every simulation. `plain` draws all boxes of
-    a kind as one shape, without a name for each: for thousands of boxes that are drawn again at every change.
+    `ratios` prints both idle ratios and each rank's live activations beneath every simulation. `plain` draws all boxes
+    of a kind as one shape, without a name for each: for thousands of boxes that are drawn again at every change.
     """
     panels = ([_Panel(s, str(label)) for label, s in source.items()] if isinstance(source, Mapping)
               else [_Panel(source)])

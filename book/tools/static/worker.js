@@ -1,0 +1,38 @@
+// Python, in a thread of its own, from this site's own files. Messages: {id, call, args} → {id, answer} or {id, fault}.
+const root = new URL("../../vendor/", import.meta.url);
+let session = null;
+
+async function bytes(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${response.status} ${url}`);
+  return response.arrayBuffer();
+}
+
+async function start({ tool, lang, wheel, version }) {
+  const core = import(new URL("pyodide/pyodide.mjs", root));
+  const files = ["__init__.py", "frame.py", `${tool}.py`];
+  const [python, library, ...sources] = await Promise.all([
+    core.then(({ loadPyodide }) => loadPyodide({ indexURL: new URL("pyodide/", root).href })),
+    bytes(new URL(`${wheel}?${version}`, root)),
+    ...files.map((file) => bytes(new URL(`tools/${file}?${version}`, root))),
+  ]);
+  python.unpackArchive(library, "whl");
+  python.FS.mkdirTree("/book/tools");
+  files.forEach((file, i) => python.FS.writeFile(`/book/tools/${file}`, new Uint8Array(sources[i])));
+  const begin = python.runPython(`
+import sys, importlib
+sys.path.insert(0, "/book")
+from tools.frame import Session
+lambda tool, lang: Session(importlib.import_module("tools." + tool).TOOL, lang)
+`);
+  session = begin(tool, lang);
+}
+
+onmessage = async ({ data: { id, call, args } }) => {
+  try {
+    const answer = call === "start" ? await start(...args) : session[call](...args);
+    postMessage({ id, answer });
+  } catch (error) {
+    postMessage({ id, fault: String(error.message ?? error) });
+  }
+};
