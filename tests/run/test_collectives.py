@@ -90,7 +90,7 @@ def test_all_to_all(ranks, N):
             same(y, torch.cat([whole[i].split(counts[i])[r] for i in range(N)]))
             back = all_to_all(y, group, send=[counts[i][r] for i in range(N)], receive=counts[r])
             same(back, x)
-            same(torch.autograd.grad((back**2).sum(), x)[0], 2 * x)                       # the way back, and its gradient
+            same(torch.autograd.grad((back**2).sum(), x)[0], 2 * x)                   # there and back, and its gradient
 
         B, T, H, d = 2, 3 * N + 1, 2 * N + 1, 5
         held, heads = split_sizes(T, N), split_sizes(H, N)

@@ -8,7 +8,8 @@
 It watches torch's own calls on their way to a process group, so whatever makes them is seen: the collectives of this
 library, DTensor, torch.distributed.pipelining, DistributedDataParallel, a hand-written `dist.all_reduce`.
 
-The payload n of a call, and what a ring of N ranks would send of it (for what a backend really sends, see `measure`):
+The payload n of a call, and what a ring of N ranks would send of it. gloo really sends that, headers aside, for all but
+one kind: it makes a reduce-scatter out of an all-reduce, and sends twice as much.
 
     all_reduce       n = the tensor                          2(N−1)/N·n
     all_gather       n = the whole result                    (N−1)/N·n     (uneven: what this rank holds, N−1 times)
