@@ -32,7 +32,7 @@ diagrams: .venv/.ready  ## draw diagrams/<lang>/*.svg and *.mmd from the library
 
 check: setup  ## ruff, import rules, labs and diagrams equal to their sources, the three editions in step
 	@.venv/bin/ruff check .
-	@.venv/bin/lint-imports > build/lint.log || (cat build/lint.log; exit 1)
+	@mkdir -p build && .venv/bin/lint-imports > build/lint.log || (cat build/lint.log; exit 1)
 	@$(PY) labs/build.py --check
 	@$(PY) diagrams/build.py --check
 	@$(PY) book/check.py
