@@ -13,8 +13,8 @@ from pybtex.style.formatting.unsrt import Style
 from sphinxcontrib.bibtex.style.referencing import BracketStyle, PersonStyle
 from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 from sphinxcontrib.bibtex.style.referencing.basic_author_year import BasicAuthorYearParentheticalReferenceStyle
-from sphinxcontrib.bibtex.style.template import first_of, join2, names, optional, post_text, pre_text, reference
 from sphinxcontrib.bibtex.style.template import field as entry_field
+from sphinxcontrib.bibtex.style.template import first_of, join2, names, optional, post_text, pre_text, reference
 from sphinxcontrib.bibtex.style.template import join as joined
 
 from edition import words

@@ -9,8 +9,7 @@ from urllib.parse import quote
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from edition import ROOT, config, editions, name_of, repository, tag, words
-from edition import bibliography, glossary, mathematics
+from edition import ROOT, bibliography, config, editions, glossary, mathematics, name_of, repository, tag, words
 from edition.figures import SetDrawings
 from edition.hero import hero
 from edition.stage import reading_order, sources
@@ -176,7 +175,8 @@ def source_links(lang: str, pagename: str, meta: dict, say: dict, up: str) -> li
     links = []
     file = source.relative_to(ROOT).as_posix()
     if source.suffix == ".ipynb":
-        links.append({"icon": "download", "text": say["download"], "href": f"{up}/{pagename}.ipynb", "download": source.name})
+        links.append({"icon": "download", "text": say["download"], "href": f"{up}/{pagename}.ipynb",
+                      "download": source.name})
     home = repository()
     if home:
         if source.suffix == ".ipynb":

@@ -108,7 +108,7 @@ class SetDrawings(SphinxTransform):
 
 
 def style_sheet() -> str:
-    """`draw/style.css` for the site: its dark half follows the reader's choice, and the system's where there is none."""
+    """`draw/style.css` for the site: its dark half follows the reader's choice, else the system's."""
     css = resources.files("paralelo.draw").joinpath("style.css").read_text(encoding="utf-8")
     start = css.find("@media (prefers-color-scheme: dark)")
     if start < 0:

@@ -4,6 +4,8 @@
     ```
 """
 
+from html import escape
+
 import yaml
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -14,6 +16,7 @@ from edition.stage import reading_order
 
 def setup(app) -> None:
     app.add_directive("glossary-table", GlossaryTable)
+    app.add_node(Foreign, html=(write_foreign, None))
     app.connect("doctree-resolved", head)
 
 
@@ -46,10 +49,20 @@ class GlossaryTable(SphinxDirective):
 
     @staticmethod
     def row(cells, langs):
-        written = [f'<span lang="{tag(lang)}">' for lang in langs]
-        return nodes.row("", *(nodes.entry("", nodes.paragraph(
-            "", "", nodes.raw("", opens, format="html"), nodes.Text(cell), nodes.raw("", "</span>", format="html")))
-            for cell, opens in zip(cells, written, strict=True)))
+        """A row whose words in other languages stand there for the eye: a search looks in its own language only."""
+        own, *others = cells
+        shown = [nodes.Text(own), *(Foreign("", lang=tag(lang), words=cell)
+                                    for lang, cell in zip(langs[1:], others, strict=True))]
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in shown))
+
+
+class Foreign(nodes.Element, nodes.Inline):
+    """Words of another language: in an attribute, where the index of the search does not look."""
+
+
+def write_foreign(translator, node) -> None:
+    translator.body.append(f'<span lang="{node["lang"]}">{escape(node["words"])}</span>')
+    raise nodes.SkipNode
 
 
 class Chapter(nodes.Element, nodes.Body):

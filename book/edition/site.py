@@ -21,8 +21,10 @@ THEME = BOOK / "theme"
 MODULES = ROOT / "node_modules"
 FONTS = {f"source-{kind}{end}.woff2": MODULES / "@fontsource-variable" / f"source-{kind}" / "files" /
          f"source-{kind}-latin-wght-{style}.woff2"
-         for kind, end, style in (("serif-4", "", "normal"), ("serif-4", "-italic", "italic"), ("sans-3", "", "normal"))}
+         for kind, end, style in (("serif-4", "", "normal"), ("serif-4", "-italic", "italic"),
+                                  ("sans-3", "", "normal"))}
 LICENSES = {"fonts/LICENSE": MODULES / "@fontsource-variable/source-serif-4/LICENSE",
+            "fonts/LICENSE-sans": MODULES / "@fontsource-variable/source-sans-3/LICENSE",
             "katex/LICENSE": MODULES / "katex/LICENSE"}
 LIMIT = 400_000
 
@@ -124,7 +126,8 @@ def weight(page: Path, html: str | None = None) -> int:
     if 'class="katex"' in html:
         used = ["Main-Regular", "Math-Italic"]
         used += [name for name, mark in (("Size1-Regular", "delimsizing size1"), ("Size2-Regular", "delimsizing size2"),
-                                         ("Size2-Regular", "large-op"), ("AMS-Regular", "amsrm"), ("Main-Bold", "mathbf"),
+                                         ("Size2-Regular", "large-op"), ("AMS-Regular", "amsrm"),
+                                         ("Main-Bold", "mathbf"),
                                          ("Typewriter-Regular", "texttt"), ("Size3-Regular", "delimsizing size3"))
                  if mark in html]
         files |= {SITE / "assets/katex/fonts" / f"KaTeX_{name}.woff2" for name in used}

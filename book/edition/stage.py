@@ -119,9 +119,8 @@ class Stage:
 
     def markdown(self, text: str, path: Path, page: str) -> str:
         """A source as the book wants it: checked-number comments dropped, links to where things lie in the site."""
-        out, prose, fence, row, start = [], [], "", 0, 1
-        for line in text.splitlines(keepends=True):
-            row += 1
+        out, prose, fence, start = [], [], "", 1
+        for row, line in enumerate(text.splitlines(keepends=True), 1):
             opens = FENCE.match(line)
             if fence:
                 out.append(line)

@@ -15,8 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = {
     "en": ("Pipelines", "Each rank holds a stage.", "The question", "Answer", "half of them", "Figure of a schedule"),
-    "es": ("Pipelines", "Cada rank guarda una etapa.", "La pregunta", "Respuesta", "la mitad", "Figura de una planificación"),
-    "pt": ("Pipelines", "Cada rank guarda um estágio.", "A pergunta", "Resposta", "a metade", "Figura de um agendamento"),
+    "es": ("Pipelines", "Cada rank guarda una etapa.", "La pregunta", "Respuesta", "la mitad",
+           "Figura de una planificación"),
+    "pt": ("Pipelines", "Cada rank guarda um estágio.", "A pergunta", "Resposta", "a metade",
+           "Figura de um agendamento"),
 }
 PAGE = """---
 description: {lead}
@@ -42,7 +44,9 @@ description: {lead}
 ## Costs & $\\alpha$
 
 $$
-T = \\underbrace{{(M + S - 1)}}_{{\\text{{steps}}}} \\cdot \\left(t_F + t_B + \\sum_{{s=0}}^{{S-1}} \\frac{{1}}{{1 + e^{{-x_s}}}} + \\max_i a_i + \\prod_{{j}} b_j \\right) + \\alpha N
+T = \\underbrace{{(M + S - 1)}}_{{\\text{{steps}}}} \\cdot
+\\left(t_F + t_B + \\sum_{{s=0}}^{{S-1}} \\frac{{1}}{{1 + e^{{-x_s}}}}
++ \\max_i a_i + \\prod_{{j}} b_j \\right) + \\alpha N
 $$
 
 | a | b | c | d | e | f | g | h |
@@ -80,8 +84,10 @@ def notebook(lang: str) -> dict:
     png = base64.b64encode(bytes.fromhex(
         "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d4944415478da63f8ffff3f0300"
         "05fe02fea7d6a90a0000000049454e44ae426082")).decode()
-    code = lambda n, source, outputs=(), tags=(): {"cell_type": "code", "id": f"c{n}", "execution_count": n, "source": source,  # noqa: E731
-                                                   "metadata": {"tags": list(tags)}, "outputs": list(outputs)}
+    def code(n, source, outputs=(), tags=()):
+        return {"cell_type": "code", "id": f"c{n}", "execution_count": n, "source": source, "outputs": list(outputs),
+                "metadata": {"tags": list(tags)}}
+
     text = lambda n, source: {"cell_type": "markdown", "id": f"m{n}", "metadata": {}, "source": source}  # noqa: E731
     cells = [
         text(0, f"# Lab: {TEXT[lang][0]}\n\n{TEXT[lang][1]} [chapter](../../book/{lang}/pipeline.md#cost)"),
@@ -102,7 +108,8 @@ def notebook(lang: str) -> dict:
 
 def small_tree(to: Path) -> Path:
     """A copy of what builds the book, with one page of each kind."""
-    shutil.copytree(ROOT / "book", to / "book", ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "checks", "tools"))
+    left_out = shutil.ignore_patterns("__pycache__", "*.pyc", "checks", "tools")
+    shutil.copytree(ROOT / "book", to / "book", ignore=left_out)
     for name in ("_config.yml", "package-lock.json"):
         shutil.copy(ROOT / name, to / name)
     (to / "node_modules").symlink_to(ROOT / "node_modules")
@@ -127,7 +134,8 @@ def small_tree(to: Path) -> Path:
 
 
 def build(tree: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "book/build.py", *arguments], cwd=tree, capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, "book/build.py", *arguments], cwd=tree, capture_output=True, text=True,
+                          timeout=240)
 
 
 @pytest.fixture(scope="session")
@@ -200,12 +208,12 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium):
-    """`visit(address, …)` opens a page with every other host blocked; it must have said nothing bad when the test ends."""
+    """`visit(address, …)` opens a page, every other host blocked; it must have said nothing bad when the test ends."""
     contexts, said = [], []
 
     def go(address: str, width: int = 1280, height: int = 900, **options):
-        context = chromium.new_context(viewport={"width": width, "height": height}, locale=options.pop("locale", "en-US"),
-                                       **options)
+        options = {"locale": "en-US", **options}
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         home = address.split("/")[2]
 

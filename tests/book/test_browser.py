@@ -34,7 +34,8 @@ def test_the_language_switch_keeps_the_page(visit, small, page):
 
 
 @pytest.mark.parametrize(("lang", "word", "in_page"), [
-    ("es", "etapas", "etapa"), ("pt", "estágios", "estágio"), ("en", "stages", "stage"), ("pt", "estagio", "estágio"),
+    ("es", "etapas", "etapa"), ("pt", "estágios", "estágio"), ("en", "stages", "stage"),
+    ("pt", "estagio", "estágio"),
     ("es", "planificaciones", "planificación"),
 ])
 def test_search_finds_other_forms_of_a_word_in_its_language_only(visit, small, lang, word, in_page):
@@ -55,7 +56,8 @@ def test_search_finds_other_forms_of_a_word_in_its_language_only(visit, small, l
 def test_dark_follows_the_system_and_the_readers_choice(visit, small):
     tab = visit(f"{small}es/pipeline.html", color_scheme="dark")
     paper = lambda: tab.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
-    box = lambda: tab.evaluate("getComputedStyle(document.querySelector('.pl')).getPropertyValue('--pl-ink')")  # noqa: E731
+    ink = "getComputedStyle(document.querySelector('.pl')).getPropertyValue('--pl-ink')"
+    box = lambda: tab.evaluate(ink)  # noqa: E731
     dark = paper(), box()
     button = tab.locator(".theme-button")
     assert button.get_attribute("aria-label").endswith("Como el sistema")
@@ -184,7 +186,8 @@ def test_code_is_copied_without_its_prompt(visit, small):
     block.hover()
     block.get_by_role("button", name="Copiar").click()
     tab.wait_for_function("() => document.querySelector('.highlight-console .copy').textContent === 'Copiado'")
-    assert tab.evaluate("navigator.clipboard.readText()").strip() == "paralelo schedule 1f1b --stages 4 --microbatches 8"
+    copied = tab.evaluate("navigator.clipboard.readText()")
+    assert copied.strip() == "paralelo schedule 1f1b --stages 4 --microbatches 8"
 
 
 def test_a_lost_reader_finds_the_way_back(chromium, small):

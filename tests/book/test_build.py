@@ -151,7 +151,8 @@ def test_a_page_that_is_gone_is_gone_from_the_site(own, make):
 @pytest.mark.parametrize("wrong", [
     {"{cite:p}`nobody1900`": "nobody1900", "$\\nonsense{x}$": "nonsense", "[a](#no-such-anchor)": "no-such-anchor",
      "![](../../diagrams/es/pipeline_1f1b_4_8.svg)": "alt text"},
-    {"<script>alert(1)</script>": "script inside the page", '<img src="https://example.org/x.png" alt="x">': "another host"},
+    {"<script>alert(1)</script>": "script inside the page",
+     '<img src="https://example.org/x.png" alt="x">': "another host"},
     {"[a](nowhere.md)": "nowhere.md", "[b](../pt/pipeline.md)": "not of this edition"},
 ])
 def test_a_warning_stops_the_build_and_stops_it_again(own, make, wrong):
@@ -181,7 +182,8 @@ def test_a_fourth_language_is_a_folder_and_a_table_of_words(own):
     shutil.copytree(own / "book" / "es", own / "book" / "gl")
     shutil.copytree(own / "labs" / "es", own / "labs" / "gl")
     shutil.copytree(own / "diagrams" / "es", own / "diagrams" / "gl")
-    for file, old, new in ((words / "gl" / "language.toml", 'name = "Español"\nhtml = "es"', 'name = "Galego"\nhtml = "gl"'),
+    for file, old, new in ((words / "gl" / "language.toml",
+                            'name = "Español"\nhtml = "es"', 'name = "Galego"\nhtml = "gl"'),
                            (own / "book" / "gl" / "pipeline.md", "/es/", "/gl/"),
                            (own / "labs" / "gl" / "04_pipeline.ipynb", "/es/", "/gl/")):
         content = file.read_text(encoding="utf-8")
