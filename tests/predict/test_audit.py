@@ -363,3 +363,17 @@ def test_any_layout_has_an_answer(name, tp, pp, cp, ep, dp, length):
     cut = dims & set(broken(result))
     good = tp in tp_degrees(m) + tp_degrees(m, replicate=True)
     assert (not cut) >= good
+
+
+@pytest.mark.parametrize("path", sorted({*CONFIGS.glob("*.json")} - {CONFIGS / "expected.json"}), ids=lambda p: p.stem)
+def test_every_finding_has_a_sentence_at_every_degree_in_every_language(path):
+    """State-space sizes that a file does not pin were called copies at tp=6, and no sentence said so."""
+    read = model.load(path)
+    for tp in (1, 2, 3, 5, 6, 7, 8, 64):
+        result = audit(read, Options(sequence_parallel=True), tp=tp, cp=tp, ep=tp, pp=2, dp=tp)
+        for finding in result.findings:
+            for lang in languages():
+                assert finding.message.say(lang)
+    loose = {f.dimension: f.verdict for f in audit(read, tp=6).findings if f.dimension.startswith("state_")}
+    if path.stem.startswith("Zamba2"):
+        assert loose == {"state_heads": "note", "state_groups": "note"}

@@ -22,7 +22,7 @@ def judge(dim: Dim, degree: int, **fields) -> Finding:
         return _vocabulary(size, degree)
     if size % degree == 0:
         verdict = "divides"
-    elif dim.allows(degree):
+    elif dim.allows(degree) and dim.rule != "pad":
         verdict = "replicated"
         copies = kv_copies(size, degree)
         head = min(2, size - 1)
