@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from paralelo.draw.moments import stepped
 from paralelo.draw.svg import Svg, num, text_width
 from paralelo.draw.timeline import simulations, timeline, timeline_mermaid
 from paralelo.predict.audit import work_over_mean
@@ -19,6 +20,8 @@ def figures(lang: str) -> dict[str, str]:
             # one scale for the four, so that a step of twice the work is twice as long
             out[f"{stem}.svg"] = timeline(result, lang, name=stem, scale=21)
             out[f"{stem}.mmd"] = timeline_mermaid(result, lang)
+    out["pipeline_1f1b_4_4_steps.svg"] = stepped(simulate(build("1f1b", 4, 4)), lang, name="pipeline_1f1b_4_4_steps",
+                                                 scale=30)
     out["pipeline_all_4_8.svg"] = timeline(simulations(NAMES, 4, 8), lang, name="pipeline_all_4_8", ratios=True)
     out["pipeline_drawn.svg"] = timeline(impossible(), lang, name="pipeline_drawn",
                                          title=say("pipeline.diagram.title_drawn", lang),

@@ -2,6 +2,9 @@
 
 `stage`        chapters, labs, tools and figures of one language, laid out as the site's addresses
 `figures`      SVG drawings set into the page
+`stepper`      figures with steps
+`tools`        the page of a live tool
+`vendor`       what live tools run on
 `mathematics`  formulas, rendered once
 `bibliography` sources, as each language writes them
 `glossary`     the terms as a table

@@ -13,6 +13,7 @@ from edition import ROOT, bibliography, config, editions, glossary, mathematics,
 from edition.figures import SetDrawings
 from edition.hero import hero
 from edition.stage import reading_order, sources
+from edition.stepper import setup as set_steppers
 
 PATH = ("chapters", "labs", "tools")
 
@@ -23,6 +24,7 @@ def setup(app):
     app.add_config_value("comments_config", {}, "")       # Jupyter Book sets it whether or not anybody comments
     app.add_html_theme("paralelo", str(ROOT / "book" / "theme"))
     app.add_transform(SetDrawings)
+    set_steppers(app)
     app.add_post_transform(NameOutputs)
     mathematics.setup(app)
     bibliography.setup(app)

@@ -16,7 +16,8 @@ forwards have kept: one more when F starts (a chunk counts 1/C), one less when B
 import re
 from bisect import bisect_right
 
-from paralelo.draw.timeline import GAP, ROW
+from paralelo.draw.svg import escape, num
+from paralelo.draw.timeline import GAP, ROW, timeline
 from paralelo.words import say
 
 
@@ -66,3 +67,20 @@ class Moments:
     def rows(self) -> tuple[float, float]:
         """From where to where the ranks' rows reach in that picture: y of the top and of the bottom."""
         return 8 - GAP / 2, 8 + self.result.schedule.stages * (ROW + GAP) - GAP / 2
+
+
+def stepped(result, lang: str = "en", **options) -> str:
+    """The timeline with its moments as steps: what has not happened yet is veiled, and every step has its sentence.
+
+    Where nothing steps through it the picture is whole. `options` are those of `timeline`.
+    """
+    picture, moments = timeline(result, lang, **options), Moments(result)
+    places, (top, bottom), veils = moments.places(picture), moments.rows(), []
+    for i, x in enumerate([*places[1:], places[-1]]):
+        head, lines = moments.say(i, lang)
+        veil = "" if x == places[-1] else (
+            f'<rect x="{num(x)}" y="{num(top)}" width="{num(places[-1] - x + 2)}" height="{num(bottom - top)}" '
+            f'class="pl-veil"/><line x1="{num(x)}" y1="{num(top)}" x2="{num(x)}" y2="{num(bottom)}" class="pl-axis"/>')
+        says = escape(f"{head}: {'; '.join(lines)}.")
+        veils.append(f'<g data-only="{i}" display="none" data-says="{says}">{veil}</g>')
+    return picture.replace("</svg>", "\n".join([*veils, "</svg>"]))
