@@ -14,6 +14,8 @@ import click
 from paralelo.cli.frame import Group, complaint
 from paralelo.words import Refused, languages, say
 
+EXTRAS = ("torch", "numpy", "cloudpickle", "safetensors")
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run `paralelo` with these arguments and hand back its exit code (the console script passes it to the shell)."""
@@ -33,6 +35,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except SystemExit as stop:                  # shell completion ends so; so does click on a broken pipe, with 1
         return 0 if stop.code == 1 and "_PARALELO_COMPLETE" not in os.environ else stop.code
+    except ModuleNotFoundError as error:        # `pip install paralelo` alone brings predict, draw and this command
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        print(f"paralelo: {say('cli.error.needs_package', lang, package=package)}", file=sys.stderr)
+        return 2
     except (Refused, click.ClickException, OSError, UnicodeError, RecursionError, MemoryError) as error:
         print(f"paralelo: {complaint(error, lang)}", file=sys.stderr)
         return 2
