@@ -72,8 +72,7 @@ def cells(slug: str, lang: str, not_yet: str) -> list[str]:
     planned = plan()
     predict, run = MODULES.get(slug, (slug, slug))
     tools = [tool for tool, chapter in planned["tools"].items() if chapter == slug]
-    tests = [link(kind, path) for kind, path in (("predict", f"tests/predict/test_{predict}.py"),
-                                                 ("run", f"tests/run/test_{run}.py")) if there(path)]
+    tests = [link(kind, path) for kind, name in (("predict", predict), ("run", run)) if (path := test(kind, name))]
     labs = list(planned["labs"])
     number = labs.index(slug) if slug in labs else 0
     return [
@@ -87,6 +86,12 @@ def cells(slug: str, lang: str, not_yet: str) -> list[str]:
 def module(folder: str, name: str) -> str:
     path = f"src/paralelo/{folder}/{name}"
     return link(name, path if there(path) else f"{path}.py", NONE)
+
+
+def test(kind: str, name: str) -> str | None:
+    """The first of a module's test files: test_pipeline.py before test_pipeline_backward.py."""
+    found = sorted((ROOT / "tests" / kind).glob(f"test_{name}*.py"), key=lambda path: path.stem)
+    return str(found[0].relative_to(ROOT)) if found else None
 
 
 def link(text: str, path: str, otherwise: str = "") -> str:
