@@ -52,6 +52,7 @@ def inline(text: str, alt: str, taken: set[str] | None = None) -> str:
     width, height = extent(root)
     root.set("width", f"{width:g}")
     root.set("height", f"{height:g}")
+    root.set("style", f"{root.get('style', '').rstrip('; ')}; --w: {width:g}px".lstrip("; "))    # for narrow screens
     return ElementTree.tostring(root, encoding="unicode")
 
 
