@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book"))
 
-from checks import glossary, language, links, numbers, quotes, skeleton, stale  # noqa: E402
+from checks import glossary, language, links, numbers, quotes, sessions, skeleton, stale  # noqa: E402
 from checks.pages import Book  # noqa: E402
 
 ENGLISH = """---
@@ -147,3 +147,10 @@ def test_quoted_code_stands_in_its_source(tmp_path):
     assert quotes.stands_in(["def f(x):", "    ...", "    return b"], source) is None
     assert quotes.stands_in(["def f(x):", "    return b"], source) == "return b"
     assert quotes.stands_in(["def f(x):", "    a = x + 2"], source) == "a = x + 2"
+
+
+def test_a_session_shows_what_python_answers():
+    """The answer of a fence is run; one that is not Python's, or that fails, is found at its line."""
+    assert sessions.wrong(">>> 2 + 2\n4\n>>> x = 3\n") == ()
+    assert sessions.wrong(">>> x = 2\n>>> print(x)\n3\n") == ((2, "3", "2"),)
+    assert sessions.wrong(">>> nowhere\n3\n")[0][2].startswith("NameError")

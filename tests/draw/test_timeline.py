@@ -11,7 +11,7 @@ import pytest
 from paralelo.draw.svg import style, text_width
 from paralelo.draw.timeline import simulations, timeline, timeline_mermaid
 from paralelo.predict.pipeline import NAMES, build, simulate
-from paralelo.words import Refused, languages
+from paralelo.words import Refused, languages, number, percent
 
 pytestmark = pytest.mark.pipeline
 SVG = "{http://www.w3.org/2000/svg}"
@@ -104,6 +104,16 @@ def test_broken_boxes_are_outlined():
     for name in NAMES:
         result = simulate(build(name, 3, 6, 2 if name == "interleaved" else 1))
         assert 'class="pl-broken"' not in timeline(result, mark_broken=True)
+
+
+def test_ratios_and_live_activations_stand_under_each_schedule():
+    shown = simulations(NAMES, 4, 8)
+    svg = timeline(shown, "pt", ratios=True)
+    for result in shown.values():
+        live = " · ".join(number(x, "pt") for x in result.live_activations)
+        assert f"{percent(result.idle_share, 'pt')} · " in svg and f": {live}</text>" in svg
+        assert f" {percent(result.idle_over_ideal, 'pt')} · " in svg
+    assert "5,5 · 4,5 · 3,5 · 2,5" in svg and "5,5 · 4,5" not in timeline(shown, "pt")
 
 
 def test_what_cannot_be_drawn_is_refused():
