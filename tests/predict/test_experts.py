@@ -99,6 +99,17 @@ def test_skew():
     assert x.draw(4000, 8, 1, 1.0, 3) == skewed != x.draw(4000, 8, 1, 1.0, 4)
 
 
+def test_steering():
+    """The sign rule evens what is sent to each rank; no token's logits change, so without a bias nothing does."""
+    before = x.draw(16, 8, 2, 1.0, 15, "sigmoid_bias")
+    after = x.draw(16, 8, 2, 1.0, 15, "sigmoid_bias", x.steer(16, 8, 2, 1.0, 15, steps=200))
+    assert max(before.counts) == 12 and after.counts == [4] * 8 and after.P == before.P
+    assert [sum(column) for column in zip(*after.exchange(4), strict=True)] == [8] * 4
+    assert x.steer(16, 8, 2, 1.0, 15, steps=0) == [0.0] * 8
+    one_step = x.steer(16, 8, 2, 1.0, 15, rate=0.5, steps=1)
+    assert one_step == [0.5 * ((c < 4) - (c > 4)) for c in before.counts]
+
+
 def test_a_rank_without_experts_or_tokens():
     """C67: all tokens go to expert 0; the other rank sends and receives nothing, and still has its row and column."""
     routing = x.Routing(4, [[0]] * 6)
