@@ -15,11 +15,11 @@ def command(lang: str) -> click.Command:
     @click.argument("folder", metavar=say("cli.word.folder", lang).upper())
     @option("--verify", lang, is_flag=True)
     def checkpoint(out, action, folder, verify):
-        from paralelo.run.checkpoint.manifest import newest, open_checkpoint
+        from paralelo.run.checkpoint.manifest import open_newest
         from paralelo.run.checkpoint.resharding import verify as check
 
         plain(folder)
-        found = open_checkpoint(newest(folder))
+        found = open_newest(folder)
         if verify:
             done = 0
             with Bar(say("cli.checkpoint_table.checking", out.lang)) as bar:

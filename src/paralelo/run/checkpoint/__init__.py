@@ -18,7 +18,7 @@ _WHERE = {
     "save": "saving", "save_all": "saving", "load": "loading", "reshard": "resharding", "verify": "resharding",
     "Checkpoint": "manifest", "newest": "manifest", "open_checkpoint": "manifest", "steps": "manifest",
     "Sharded": "state", "describe": "state", "model_state": "state", "optimizer_state": "state", "sharded": "state",
-    "load_options": "state", "capture": "training", "restore": "training", "zero_state": "zero",
+    "load_options": "state", "capture": "training", "restore": "training", "zero_state": "zero", "restore_zero": "zero",
     "from_huggingface": "huggingface", "to_huggingface": "huggingface",
 }
 __all__ = sorted(_WHERE)

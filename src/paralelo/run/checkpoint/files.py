@@ -36,24 +36,27 @@ PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 # ---- reading
 
-def open_plain(folder: Path, name: str) -> int:
-    """A descriptor of a regular file inside the folder; what is elsewhere, or a link, is refused by its name."""
+def open_plain(folder: Path, name: str, links: bool = False) -> int:
+    """A descriptor of a regular file inside the folder; what is elsewhere, or a link, is refused by its name.
+
+    `links`: a link may stand in the folder (a cache of downloads has them).
+    """
     if not isinstance(name, str) or not PLAIN.fullmatch(name):
         raise Refused("checkpoint_run.name", file=shown(name))
     path = folder / name
     try:
-        found = os.lstat(path)
+        found = os.stat(path) if links else os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             raise Refused("checkpoint_run.not_a_file", file=str(path))
-        return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        return os.open(path, os.O_RDONLY | (0 if links else getattr(os, "O_NOFOLLOW", 0)) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         raise Refused("checkpoint_run.missing_file", file=str(path)) from None
 
 
-def read_header(folder: Path, name: str) -> tuple[dict[str, tuple[str, tuple[int, ...], int, int]], int]:
+def read_header(folder: Path, name: str, links: bool = False) -> tuple[dict[str, tuple], int]:
     """({key: (dtype, shape, first byte in the file, bytes)}, size of the file), checked against the file's size."""
     path = str(folder / name)
-    fd = open_plain(folder, name)
+    fd = open_plain(folder, name, links)
     try:
         size = os.fstat(fd).st_size
         length = int.from_bytes(os.pread(fd, 8, 0), "little")
@@ -99,9 +102,9 @@ def checksum_of(fd: int, start: int, size: int) -> str:
     return f"{crc:08x}"
 
 
-def read_json(folder: Path, name: str):
+def read_json(folder: Path, name: str, links: bool = False):
     """A JSON file of the folder; Refused with its name where it is not one."""
-    fd = open_plain(folder, name)
+    fd = open_plain(folder, name, links)
     with os.fdopen(fd, "rb") as file:
         try:
             return json.loads(file.read().decode("utf-8"))

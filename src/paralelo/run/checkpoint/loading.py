@@ -13,7 +13,7 @@ from torch import Tensor
 from paralelo.predict.checkpoint import holding, local_shape
 from paralelo.predict.layout import Layout
 from paralelo.run.checkpoint import files
-from paralelo.run.checkpoint.manifest import Checkpoint, newest, open_checkpoint
+from paralelo.run.checkpoint.manifest import Checkpoint, newest, open_checkpoint, open_newest
 from paralelo.run.checkpoint.reader import WORD, Reader
 from paralelo.run.checkpoint.saving import World, _whole
 from paralelo.run.checkpoint.state import DTYPES, TORCH, Sharded
@@ -39,7 +39,7 @@ def load(folder, layout: Layout, into: Mapping | None = None, *, group: dist.Pro
         checkpoint = open_checkpoint(world.of_first(lambda: newest(folder), folder))
     else:
         layout.coordinates(rank)
-        world, size, checkpoint = None, 1, open_checkpoint(newest(folder))
+        world, size, checkpoint = None, 1, open_newest(folder)
     wanted = None if into is None else {n: _whole(v) if isinstance(v, Tensor) else v for n, v in into.items()
                                         if isinstance(v, Sharded | Tensor)}
 

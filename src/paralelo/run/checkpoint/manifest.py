@@ -124,18 +124,22 @@ def checksum(content: dict) -> str:
 # ---- from JSON, checked
 
 def newest(folder) -> Path:
+    """Where the newest checkpoint of a folder is: see `open_newest`."""
+    return open_newest(folder).folder
+
+
+def open_newest(folder) -> Checkpoint:
     """The checkpoint in a folder: itself, or of those in it the one with the highest step that is whole."""
     folder, first = Path(folder), None
     with files.in_words(folder):
         if not folder.is_dir():
             raise Refused("checkpoint_run.no_checkpoint", folder=str(folder))
         if (folder / NAME).exists():
-            return folder
-        steps = sorted(((int(m[1]), p) for p in folder.iterdir() if (m := STEP.fullmatch(p.name))), reverse=True)
-        for _, path in steps:
+            return open_checkpoint(folder)
+        found = sorted(((int(m[1]), p) for p in folder.iterdir() if (m := STEP.fullmatch(p.name))), reverse=True)
+        for _, path in found:
             try:
-                open_checkpoint(path)
-                return path
+                return open_checkpoint(path)
             except Refused as refused:
                 first = first or refused
     raise first or Refused("checkpoint_run.no_checkpoint", folder=str(folder))

@@ -23,8 +23,8 @@ WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}      # bits are c
 class Reader:
     """Open files of one folder."""
 
-    def __init__(self, folder: Path):
-        self.folder, self._open = folder, {}
+    def __init__(self, folder: Path, links: bool = False):
+        self.folder, self.links, self._open = folder, links, {}
 
     def __enter__(self):
         return self
@@ -36,7 +36,7 @@ class Reader:
 
     def _fd(self, name: str) -> int:
         if name not in self._open:
-            self._open[name] = files.open_plain(self.folder, name)
+            self._open[name] = files.open_plain(self.folder, name, self.links)
         return self._open[name]
 
     def verify(self, pieces: Iterable[Stored], after: Callable | None = None) -> None:

@@ -24,8 +24,8 @@ from paralelo.run.checkpoint.manifest import (
     Entry,
     Stored,
     key_of,
-    newest,
     open_checkpoint,
+    open_newest,
     step_name,
     to_json,
 )
@@ -41,7 +41,7 @@ def reshard(source, target, layout: Layout, *, chunks: int | None = None, placem
 
     progress   called with (bytes done, bytes in all)
     """
-    old = open_checkpoint(newest(source))
+    old = open_newest(source)
     target = Path(target)
     final = target / step_name(old.step)
     if final.exists():
@@ -123,7 +123,7 @@ def flat(array: np.ndarray) -> np.ndarray:
 
 def verify(folder, after: Callable | None = None) -> Checkpoint:
     """A checkpoint whose every byte is as it was written, or Refused with the name of the file."""
-    found = open_checkpoint(newest(folder))
+    found = open_newest(folder)
     with files.in_words(found.folder), Reader(found.folder) as reader:
         reader.verify((p for _, entry in sorted(found.entries.items()) for p in entry.pieces), after)
     return found

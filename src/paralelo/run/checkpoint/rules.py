@@ -37,7 +37,7 @@ class Lie:
         """The name of a part: `mlp.gate_up.weight` has `mlp.gate.weight`, as if it were not fused."""
         if part is None:
             return name
-        stem, dot, last = name.rpartition(".")
+        stem, _, last = name.rpartition(".")
         if last in ("weight", "bias"):
             path, _, owner = stem.rpartition(".")
             inner = part if owner == "gate_up" else f"{owner}.{part}"

@@ -143,7 +143,8 @@ def _parts(name: str, local: tuple[int, ...], lie: Lie, where: tuple) -> tuple[P
             held = apply(held, cut, a.size, a.index)
             copies = cut.copies_on(a.size)
             n = a.size // copies
-            used[cut.dim] = -(-used[cut.dim] // n) if cut.rule == "pad" else cut.sizes(used[cut.dim], n)[a.index // copies]
+            rows = used[cut.dim]
+            used[cut.dim] = -(-rows // n) if cut.rule == "pad" else cut.sizes(rows, n)[a.index // copies]
         places = []
         for p in held:
             at = tuple(slice(s.start + o, s.stop + o) for s, o in zip(p.local_slices(), offset, strict=True))

@@ -18,7 +18,7 @@ from paralelo.predict.layout import Layout
 from paralelo.run.checkpoint.loading import load
 from paralelo.run.checkpoint.manifest import Checkpoint, newest, open_checkpoint
 from paralelo.run.checkpoint.saving import World
-from paralelo.run.checkpoint.state import Held, Sharded, describe, load_options, optimizer_state
+from paralelo.run.checkpoint.state import TORCH, Held, Sharded, describe, load_options, optimizer_state
 from paralelo.run.tensor import Streams, stream_seed
 
 __all__ = ["capture", "depth", "held_by", "restore", "stream_state", "with_optimizer"]
@@ -84,7 +84,7 @@ def place_of(name: str, tied: bool) -> tuple:
 
 # ---- optimizers
 
-def with_optimizer(optimizer: torch.optim.Optimizer, held: list[Held], checkpoint: Checkpoint, loaded=True):
+def with_optimizer(optimizer: torch.optim.Optimizer, held: list[Held], checkpoint: Checkpoint):
     """(what to load for an optimizer, what to do afterwards): its state is made new, as the checkpoint has it."""
     into, made = {}, []
     kinds = {name.split(".", 2)[1] for name in checkpoint.entries if name.startswith("optimizer.")}
@@ -97,11 +97,10 @@ def with_optimizer(optimizer: torch.optim.Optimizer, held: list[Held], checkpoin
             if entry is None:
                 continue
             if entry.shape == h.parts[0].shape and h.tensor.dim():
-                dtype = _torch(entry.dtype)
-                value = torch.zeros(h.shape, dtype=dtype, device=h.tensor.device)
+                value = torch.zeros(h.shape, dtype=TORCH[entry.dtype], device=h.tensor.device)
                 into |= h.state(f"optimizer.{kind}.", value)
             else:
-                value = torch.zeros(entry.shape, dtype=_torch(entry.dtype))
+                value = torch.zeros(entry.shape, dtype=TORCH[entry.dtype])
                 into[f"optimizer.{kind}.{h.parts[0].name}"] = value
             made.append((h.tensor, kind, value))
 
@@ -113,12 +112,6 @@ def with_optimizer(optimizer: torch.optim.Optimizer, held: list[Held], checkpoin
             load_options(optimizer, checkpoint.values["optimizer"])
 
     return into, finish
-
-
-def _torch(dtype: str) -> torch.dtype:
-    from paralelo.run.checkpoint.state import TORCH
-
-    return TORCH[dtype]
 
 
 # ---- random streams
@@ -146,7 +139,7 @@ def streams_from(checkpoint: Checkpoint, streams: Streams, layout: Layout, at: M
     into = {name: torch.zeros(checkpoint.entries[name].shape, dtype=torch.uint8) for name in origin.values()}
 
     def read():
-        for kind, name in names.items():
+        for kind in names:
             state = into[origin[kind]]
             if same or kind == "initial":
                 getattr(streams, kind).set_state(state)
