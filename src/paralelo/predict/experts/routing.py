@@ -104,7 +104,7 @@ def draw(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0,
 
 def steer(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0, rate: float = 0.01,
           steps: int = 100) -> list[float]:
-    """The bias that evens a drawn routing: `steps` times by `rate` up where an expert has fewer than the mean, else down.
+    """The bias that evens a drawn routing: `steps` times up by `rate` where an expert has fewer than the mean, or down.
 
     A step of training with new tokens would do the same; here all steps see the same ones.
 
