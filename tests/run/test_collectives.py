@@ -264,3 +264,38 @@ def test_a_fault_inside_a_collective_names_the_rank(ranks):
     with pytest.raises(RankError) as error:
         ranks(2).run(check)
     assert error.value.rank == 1 and "collectives" in str(error.value).split("rank 0 stood at")[1]
+
+
+def test_choices_that_differ_are_refused_on_every_rank(ranks):
+    """C93, the kind: the reduce-scatter of unlike sizes gave memory nobody had written, gather and all-reduce together
+    ended a process, a square cut along two dims passed in silence."""
+    square = torch.arange(16.0).view(4, 4)
+
+    def check():
+        group, r = dist.group.WORLD, dist.get_rank()
+        x = square[0]
+        wrong = {
+            "calls": lambda: gather_from(x, group, 0) if r else all_reduce(x, group),
+            "gather dims": lambda: gather_from(square, group, r),
+            "scatter dims": lambda: reduce_scatter(square, group, r),
+            "split dims": lambda: split_to(square, group, r),
+            "scatter sizes": lambda: reduce_scatter(x, group, 0, [1, 3] if r else [3, 1]),
+            "split sizes": lambda: split_to(x, group, 0, [1, 3] if r else [3, 1]),
+            "gather sizes": lambda: gather_from(x, group, 0, [4, 4] if r else [4, 5]),
+            "receive": lambda: all_to_all(x, group, send=[2, 2], receive=[1, 3] if r else [2, 2]),
+            "receive of a trade": lambda: all_to_all(square, group, 1, 0, receive=[4, 5]),
+            "many dims": lambda: all_reduce(x.view(*[1] * 8, 4) if r else x, group),
+        }
+        refused = {}
+        for name, call in wrong.items():
+            try:
+                call()
+            except Refused as error:
+                refused[name] = error.message.id
+        return refused
+
+    ids = dict.fromkeys(("gather dims", "scatter dims", "split dims", "scatter sizes", "split sizes", "gather sizes"),
+                        "run.details_differ")
+    ids |= {"calls": "run.calls_differ", "receive": "run.receive_differs", "receive of a trade": "run.sizes_differ",
+            "many dims": "run.shapes_differ"}
+    assert ranks(2).run(check) == [ids] * 2

@@ -348,3 +348,18 @@ def test_bytes_and_exchange_matrix(ranks, N):
         leaving = (sum(send) - send[rank] + sum(receive) - receive[rank]) * D * 4
         assert ring == counts + leaving
     assert sum(received) == 2 * 2 * one * N / 2
+
+
+def check_generators():
+    torch.manual_seed(3)
+    with torch.random.fork_rng():
+        dense = experts.MoE(6, 5, 3, 1)
+    before = torch.get_rng_state()
+    split = experts.ExpertParallelMoE.from_dense(dense, dist.group.WORLD)
+    return torch.equal(before, torch.get_rng_state()), split.experts.E
+
+
+def test_splitting_leaves_the_generators_alone(ranks):
+    """Ranks with unlike numbers of experts drew unlike many numbers: everything random after that was no longer shared
+    (dropout of replicated activations, say)."""
+    assert ranks(2).run(check_generators) == [(True, 2), (True, 1)]

@@ -346,3 +346,23 @@ def check_layer_refusals():
 def test_layers_that_cannot_be_split_are_refused(ranks):
     for found in ranks(2).run(check_layer_refusals):
         assert found == [["run_sequence.pair", 3], ["run_sequence.state_order", 3], ["run_sequence.state_order", 3]]
+
+
+def check_only_values():
+    group = dist.group.WORLD
+    q, k, v = (random(1, 2, 4, 3, seed=i) for i in range(3))
+    more = [random(1, 2, 4, seed=i).sigmoid() for i in (3, 4)]
+    for which in range(5):
+        of_whole, of_parts = ([x.clone().requires_grad_(i == which) for i, x in enumerate(xs)]
+                              for xs in ((q, k, v, *more), [split_to(x, group, 2) for x in (q, k, v, *more)]))
+        whole, _ = tensor.delta_rule(*of_whole)
+        part = sequence.linear_attention(tensor.delta_rule, *of_parts, group=group, how="serial")
+        weight = random(*whole.shape, seed=9)
+        (whole * weight).sum().backward()
+        (part * split_to(weight, group, 2)).sum().backward()
+        torch.testing.assert_close(of_parts[which].grad, split_to(of_whole[which].grad, group, 2), rtol=1e-9, atol=1e-9)
+
+
+def test_a_single_input_that_wants_a_gradient_gets_it(ranks):
+    """With frozen keys, the state from the rank before asked for no gradient, and that rank waited for it for ever."""
+    ranks(2).run(check_only_values)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from paralelo.run import tensor
+from paralelo.run import experts, tensor
 from paralelo.run.collectives import all_reduce, gather_from, split_to
 from paralelo.words import Refused
 
@@ -464,6 +464,27 @@ def test_state_and_halo_continue_where_they_stopped():
     x, w = torch.randn(2, 8, 6, dtype=torch.float64), torch.randn(6, 1, 4, dtype=torch.float64)
     halves = tensor.causal_conv(x[:, :5], w), tensor.causal_conv(x[:, 5:], w, x[:, 2:5])
     assert torch.allclose(torch.cat(halves, 1), tensor.causal_conv(x, w))
+
+
+def frozen():
+    group = dist.group.WORLD
+    made = [
+        (tensor.VocabParallelEmbedding, nn.Embedding(7, 4)),
+        (tensor.VocabParallelHead, nn.Linear(4, 7, bias=False)),
+        (tensor.RowParallelLinear, nn.Linear(4, 6)),
+        (tensor.ParallelMLP, tensor.MLP(4, 8)),
+        (tensor.ParallelAttention, tensor.Attention(8, 4, 2, qk_norm="head")),
+        (tensor.ParallelAttention, tensor.Attention(8, 4, 2, qk_norm="all")),
+        (tensor.ParallelGatedDelta, tensor.GatedDelta(8, 2, 4, 4, 4)),
+        (experts.ExpertParallelMoE, experts.MoE(4, 6, 3, 2)),
+    ]
+    return [f"{kind.__name__}.{name}" for kind, dense in made
+            for name, p in kind.from_dense(dense.requires_grad_(False), group).named_parameters() if p.requires_grad]
+
+
+def test_what_is_frozen_stays_frozen(ranks):
+    """A frozen embedding or norm, once split, was trained again."""
+    assert ranks(2).run(frozen) == [[], []]
 
 
 def test_layers_do_not_touch_their_dense_reference():

@@ -1,10 +1,11 @@
 """Before the first message: do all ranks of the group mean the same call, on shapes that fit?
 
 Each rank says what it is about to do in twelve whole numbers (the operation, the type, the number of dimensions, up to
-eight sizes, and a choice of its own, such as the operator of a reduction); one small all-gather shows them to all.
-A mismatch is a `Refused` on every rank, so that none is left waiting.
+eight sizes, and a checksum of its other choices, such as the operator of a reduction or the sizes of the parts); one
+small all-gather shows them to all. A mismatch is a `Refused` on every rank, so that none is left waiting.
 """
 
+import zlib
 from contextlib import contextmanager
 
 import torch
@@ -13,9 +14,8 @@ import torch.distributed as dist
 from paralelo.run import ledger
 from paralelo.words import Refused
 
-OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "split"]
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16,
-          torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128]
+OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "split", "ring"]
+DTYPES = sorted({x for x in vars(torch).values() if isinstance(x, torch.dtype)}, key=str)
 DIMS = 8
 _on = [True]
 # torch 2.13 renamed both; the package asks for 2.8 or later
@@ -33,15 +33,16 @@ def unchecked():
         _on[0] = before
 
 
-def agree(op: str, x: torch.Tensor, group, but: int | None = None, detail: int = 0) -> list[list[int]] | None:
+def agree(op: str, x: torch.Tensor, group, but: int | None = None, detail=()) -> list[list[int]] | None:
     """Every rank's shape, or None where the check is left out. Raises `Refused` on all ranks where the operation, the
-    type, `detail` or the shapes differ; sizes along dimension `but` may."""
+    type, the shapes or `detail` (anything whose `repr` tells it apart) differ; sizes along dimension `but` may."""
     if not _on[0] or group.size() == 1:
         return None
-    mine = [OPS.index(op), DTYPES.index(x.dtype), x.dim(), *x.shape, *[0] * (DIMS - x.dim()), detail]
+    mine = [OPS.index(op), DTYPES.index(x.dtype), x.dim(), *x.shape[:DIMS], *[0] * (DIMS - x.dim()),
+            zlib.crc32(repr((detail, *x.shape[DIMS:])).encode())]
     told = told_by_all(mine, group)
     kinds = [OPS[t[0]] for t in told]
-    shapes = [t[3:3 + t[2]] for t in told]
+    shapes = [t[3:3 + min(t[2], DIMS)] for t in told]
     if len(set(kinds)) > 1:
         raise Refused("run.calls_differ", calls=_by_rank(kinds))
     types = [str(DTYPES[t[1]]).removeprefix("torch.") for t in told]

@@ -8,9 +8,9 @@ from paralelo.run.collectives.plain import (
     _all_gather,
     _all_reduce,
     _all_to_all_list,
-    all_gather,
     all_reduce,
     dimension,
+    held_by_all,
     reduce_scattered,
     split_sizes,
 )
@@ -52,9 +52,8 @@ class _SplitTo(torch.autograd.Function):
 class _GatherFrom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group, dim, sizes, partial):
-        y = all_gather(x, group, dim, sizes)
         ctx.partial, ctx.how = partial, (group, dim, sizes)
-        return y
+        return _all_gather(x, group, dim, sizes)
 
     @staticmethod
     def backward(ctx, dy):
@@ -111,8 +110,9 @@ def split_to(x: Tensor, group, dim: int = -1, sizes: list[int] | None = None) ->
     `sizes`: how much each rank takes, the larger parts first where it is left out and does not divide.
     """
     dim = dimension(x, dim)
-    agree("split", x, group)
-    return _SplitTo.apply(x, group, dim, _sizes(x, group, dim, sizes))
+    sizes = _sizes(x, group, dim, sizes)
+    agree("split", x, group, detail=(dim, sizes))
+    return _SplitTo.apply(x, group, dim, sizes)
 
 
 def gather_from(x: Tensor, group, dim: int = -1, sizes: list[int] | None = None, partial: bool = False) -> Tensor:
@@ -122,16 +122,15 @@ def gather_from(x: Tensor, group, dim: int = -1, sizes: list[int] | None = None,
     and a reduce-scatter adds them. `sizes`: what each rank holds (without it, they tell each other).
     """
     dim = dimension(x, dim)
-    if sizes is None:
-        sizes = [n for n, in told_by_all([x.shape[dim]], group)] if group.size() > 1 else [x.shape[dim]]
-    return _GatherFrom.apply(x, group, dim, sizes, partial)
+    return _GatherFrom.apply(x, group, dim, held_by_all("all_gather", x, group, dim, sizes, partial), partial)
 
 
 def reduce_scatter(x: Tensor, group, dim: int = -1, sizes: list[int] | None = None) -> Tensor:
     """This rank's part, along `dim`, of Σ_r x_r: (N−1)/N·n bytes a rank; backward gathers, with as many."""
     dim = dimension(x, dim)
-    agree("reduce_scatter", x, group)
-    return _ReduceScatter.apply(x, group, dim, _sizes(x, group, dim, sizes))
+    sizes = _sizes(x, group, dim, sizes)
+    agree("reduce_scatter", x, group, detail=(dim, sizes))
+    return _ReduceScatter.apply(x, group, dim, sizes)
 
 
 def all_to_all(x: Tensor, group, dim: int = 0, concat_dim: int | None = None, send: list[int] | None = None,
@@ -147,17 +146,29 @@ def all_to_all(x: Tensor, group, dim: int = 0, concat_dim: int | None = None, se
     concat_dim = dim if concat_dim is None else dimension(x, concat_dim)
     send = _sizes(x, group, dim, send)
     if concat_dim == dim:
-        agree("all_to_all", x, group, but=dim, detail=dim)
-        if receive is None:
-            receive = [row[group.rank()] for row in told_by_all(send, group)]
+        receive = _arriving_rows(x, group, dim, send, receive)
     else:
-        shapes = agree("all_to_all", x, group, but=concat_dim, detail=dim)
-        if receive is None:
-            receive = ([s[concat_dim] for s in shapes] if shapes
-                       else [n for n, in told_by_all([x.shape[concat_dim]], group)])
-    if len(receive) != group.size():
-        raise Refused("run.sizes_number", sizes=receive, N=group.size())
+        receive = held_by_all("all_to_all", x, group, concat_dim, receive, (dim, send))
     return _AllToAll.apply(x, group, dim, concat_dim, send, receive)
+
+
+def _arriving_rows(x, group, dim, send, receive) -> list[int]:
+    """How many come from each rank; where the checks are on, what was said of it must be what the others send."""
+    checked = agree("all_to_all", x, group, but=dim, detail=(dim, receive is None))
+    if receive is None:
+        return [row[group.rank()] for row in told_by_all(send, group)]
+    N, receive = group.size(), [int(n) for n in receive]
+    if len(receive) != N:
+        raise Refused("run.sizes_number", sizes=receive, N=N)
+    if checked:
+        told = told_by_all([*send, *receive], group)
+        for r, row in enumerate(told):
+            coming = [other[r] for other in told]
+            if row[N:] != coming:
+                raise Refused("run.receive_differs", rank=r, receive=row[N:], coming=coming)
+    elif N == 1 and receive != send:
+        raise Refused("run.receive_differs", rank=0, receive=receive, coming=send)
+    return receive
 
 
 def part(x: Tensor, group, dim: int, sizes: list[int]) -> Tensor:

@@ -8,8 +8,6 @@ from paralelo.run import ledger
 from paralelo.run.collectives.check import agree, all_gather_single, reduce_scatter_single, told_by_all
 from paralelo.words import Refused
 
-REDUCTIONS = [dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT]
-
 
 def split_sizes(total: int, N: int) -> list[int]:
     """How `total` falls on N ranks where it does not divide: the larger parts first.
@@ -22,7 +20,7 @@ def split_sizes(total: int, N: int) -> list[int]:
 
 def all_reduce(x: Tensor, group, op=dist.ReduceOp.SUM) -> Tensor:
     """Σ_r x_r (or another reduction) on every rank."""
-    agree("all_reduce", x, group, detail=REDUCTIONS.index(op))
+    agree("all_reduce", x, group, detail=str(op))
     return _all_reduce(x, group, op)
 
 
@@ -36,12 +34,21 @@ def _all_reduce(x, group, op=dist.ReduceOp.SUM):
 def all_gather(x: Tensor, group, dim: int = 0, sizes: list[int] | None = None) -> Tensor:
     """[x_0 … x_{N−1}] along `dim`. `sizes` says how much of it each rank holds; without it, they tell each other."""
     dim = dimension(x, dim)
-    shapes = agree("all_gather", x, group, but=dim)
+    return _all_gather(x, group, dim, held_by_all("all_gather", x, group, dim, sizes))
+
+
+def held_by_all(op, x, group, dim, sizes=None, detail=()) -> list[int]:
+    """What each rank holds along `dim`, which is `sizes` if that is given; refused on all ranks if it is not."""
+    sizes = None if sizes is None else [int(n) for n in sizes]
+    shapes = agree(op, x, group, but=dim, detail=(dim, sizes, detail))
+    held = [s[dim] for s in shapes] if shapes else None
     if sizes is None:
-        sizes = [s[dim] for s in shapes] if shapes else [n for n, in told_by_all([x.shape[dim]], group)]
-    elif shapes and sizes != [s[dim] for s in shapes]:
-        raise Refused("run.sizes_differ", op="all_gather", sizes=sizes, held=[s[dim] for s in shapes], dim=dim)
-    return _all_gather(x, group, dim, sizes)
+        return held or [n for n, in told_by_all([x.shape[dim]], group)]
+    if len(sizes) != group.size():
+        raise Refused("run.sizes_number", sizes=sizes, N=group.size())
+    if held and sizes != held:
+        raise Refused("run.sizes_differ", op=op, sizes=sizes, held=held, dim=dim)
+    return sizes
 
 
 def _all_gather(x, group, dim, sizes):

@@ -160,9 +160,12 @@ def part_of_experts(dense: Experts, group, expert_tensor=None) -> Experts:
         raise Refused("run_experts.width", F=dense.F, N=N, would_do=divisors(dense.F))
     F = dense.F // N
     units = slice(at * F, (at + 1) * F)
-    experts = Experts(len(mine), dense.D, F, dense.gate.device, dense.gate.dtype)
+    # drawing what is overwritten would leave the ranks' generators apart, where their numbers of experts differ
+    experts = nn.utils.skip_init(Experts, len(mine), dense.D, F, device=dense.gate.device, dtype=dense.gate.dtype)
     with torch.no_grad():
         experts.gate.copy_(dense.gate[mine.start:mine.stop, units])
         experts.up.copy_(dense.up[mine.start:mine.stop, units])
         experts.down.copy_(dense.down[mine.start:mine.stop, :, units])
+    for name in ("gate", "up", "down"):
+        getattr(experts, name).requires_grad_(getattr(dense, name).requires_grad)
     return experts

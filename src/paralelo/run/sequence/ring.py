@@ -36,7 +36,7 @@ def ring_attention(q, k, v, group, causal: bool = True, order: str = "contiguous
     returned   (B, H, T/N, d)
     """
     check_heads(q, k, v)
-    agree("ring", k, group)
+    agree("ring", k, group, detail=(tuple(q.shape), causal, order, documents and tuple(documents)))
     placement = place(group, order, documents, q.shape[2])
     return attend(q, k, v, group, causal, [placement.pieces(rank) for rank in range(placement.N)])
 

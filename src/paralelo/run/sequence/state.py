@@ -43,7 +43,8 @@ def linear_attention(rule: Callable, q, k, v, *more, group, how: str = "combined
 
 def _serial(rule, q, k, v, *more, group):
     zero = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1])
-    out, state = rule(q, k, v, *more, _Receive.apply(k, zero, group))
+    anchor = next((x for x in (q, k, v, *more) if torch.is_tensor(x) and x.requires_grad), k)
+    out, state = rule(q, k, v, *more, _Receive.apply(anchor, zero, group))
     return _Send.apply(out, state, group)
 
 
@@ -86,7 +87,10 @@ def _identity(like, here: bool):
 
 
 class _Receive(torch.autograd.Function):
-    """The state from the rank before; backward, its gradient goes back there. `anchor` ties it into the graph."""
+    """The state from the rank before; backward, its gradient goes back there.
+
+    `anchor`, an input that wants a gradient, ties it into the graph: else the rank before would wait for it for ever.
+    """
 
     @staticmethod
     def forward(ctx, anchor, zero, group):

@@ -53,7 +53,7 @@ def hybrid_attention(q, k, v, ulysses, ring, causal: bool = True, order: str = "
     returned   (B, H, T/(U·R), d)
     """
     check_heads(q, k, v)
-    agree("ring", k, ring)
+    agree("ring", k, ring, detail=(tuple(q.shape), causal, order, documents and tuple(documents)))
     placement = place(ring, order, documents, q.shape[2] * ulysses.size())
     pieces = [placement.pieces(rank) for rank in range(placement.N)]
     return _by_heads(q, k, v, ulysses, lambda q, k, v: attend(q, k, v, ring, causal, pieces))

@@ -68,15 +68,15 @@ class _Heads:
     """From x to y for any number of heads: the dense layer runs it on all of them, a rank on its own."""
 
     def _heads(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        B, T, _ = x.shape
+        T = x.shape[1]
         q, k, v = self.q(x), self.k(x), self.v(x)
         gate = None
         if self.gated_query:
-            q, gate = q.view(B, T, -1, 2 * self.d).chunk(2, -1)  # (B, T, heads, d) each
-            q, gate = q.reshape(B, T, -1), gate.reshape(B, T, -1)
+            q, gate = q.unflatten(-1, (-1, 2 * self.d)).chunk(2, -1)  # (B, T, heads, d) each
+            q, gate = q.flatten(2), gate.flatten(2)
         if self.qk_norm == "all":
             q, k = self._norm_all(q, self.q_norm, 1), self._norm_all(k, self.k_norm, self.copies)
-        q, k, v = (t.view(B, T, -1, self.d) for t in (q, k, v))  # (B, T, heads, d)
+        q, k, v = (t.unflatten(-1, (-1, self.d)) for t in (q, k, v))  # (B, T, heads, d)
         if self.qk_norm == "head":
             q, k = self._norm_head(q, self.q_norm), self._norm_head(k, self.k_norm)
         if self.theta is not None:
@@ -84,7 +84,7 @@ class _Heads:
             table = _angles(positions, q, self.theta, self.rotary_share)
             q, k = _turn(q, *table), _turn(k, *table)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, heads, T, d), views: the core's output is laid out alike
-        y = self.attend(q, k, v, self.causal).transpose(1, 2).reshape(B, T, -1)  # (B, T, heads·d)
+        y = self.attend(q, k, v, self.causal).transpose(1, 2).flatten(2)  # (B, T, heads·d)
         return self.o(y if gate is None else y * gate.sigmoid())
 
     def _configure(self, D, H, K, d, bias, out_bias, gated_query, qk_norm, theta, rotary_share, causal, attend):
@@ -180,6 +180,7 @@ class ParallelAttention(_Heads, nn.Module):
                     whole, mine = getattr(dense, name), getattr(parallel, name)
                     split = mine.splits()["weight"] if hasattr(mine, "splits") else Split(tuple(whole.weight.shape))
                     mine.weight.copy_(piece(whole.weight, split, group.rank(), group.size()))
+                    mine.weight.requires_grad_(whole.weight.requires_grad)
                     mine.eps = whole.eps
         return parallel
 

@@ -42,6 +42,7 @@ class VocabParallelEmbedding(nn.Module):
         parallel = cls(*w.shape, group, padding_idx=dense.padding_idx, device=w.device, dtype=w.dtype, **options)
         with torch.no_grad():
             parallel.weight.copy_(piece(w, parallel._split, group.rank(), group.size()))
+        parallel.weight.requires_grad_(w.requires_grad)
         return parallel
 
     def splits(self):
@@ -82,6 +83,7 @@ class VocabParallelHead(nn.Module):
         if tied is None:
             with torch.no_grad():
                 parallel.weight.copy_(piece(w, parallel._split, group.rank(), group.size()))
+            parallel.weight.requires_grad_(w.requires_grad)
         return parallel
 
     def splits(self):

@@ -152,7 +152,9 @@ class ParallelGatedDelta(_Delta, nn.Module):
         with torch.no_grad():
             for name, split in parallel._splits.items():
                 getattr(parallel, name).copy_(piece(getattr(dense, name), split, group.rank(), group.size()))
+                getattr(parallel, name).requires_grad_(getattr(dense, name).requires_grad)
             parallel.norm.weight.copy_(dense.norm.weight)
+        parallel.norm.weight.requires_grad_(dense.norm.weight.requires_grad)
         parallel.norm.eps = dense.norm.eps
         return parallel
 
