@@ -12,7 +12,7 @@
 #
 # Aquí dos ranks se reparten cada capa del tutor de gramática. Vas a predecir qué envían, ejecutarlos y contar lo que enviaron de verdad. Después medirás si dos son más rápidos que uno, y desde qué tamaño.
 #
-# La teoría está en el capítulo [Paralelismo tensorial](../../book/es/tensor.md). El laboratorio se ejecuta en medio minuto y se hace en una hora. Antes de cada celda que ejecuta algo, anota tu predicción.
+# La teoría está en el capítulo [Paralelismo tensorial](../../book/es/tensor.md). El laboratorio tarda medio minuto en ejecutarse, y a ti te llevará una hora. Antes de cada celda que ejecuta algo, anota tu predicción.
 
 # %% [markdown] lang="pt"
 # # Dois ranks, uma camada
@@ -51,9 +51,9 @@ print(model)
 # Each rank holds half of the rows. For every token it looks up the row if it has it and gives zeros if not, and an all-reduce adds both answers. **Predict:** 589 is odd. How many rows does each rank hold? How many bytes does each send for 8 questions of 8 tokens in float64?
 
 # %% [markdown] lang="es"
-# La variable `two` es un par de procesos que siguen vivos. En esta computadora cada uno tiene un hilo de CPU y los dos hablan por gloo; donde hay dos GPU, cada uno tiene una y hablan por NCCL. El código no cambia.
+# La variable `two` es un par de procesos que siguen vivos. En esta computadora cada uno tiene un hilo de CPU y los dos se comunican por gloo; donde hay dos GPU, cada uno tiene una y se comunican por NCCL. El código no cambia.
 #
-# El tutor tiene 589 filas de vocabulario, $D = 64$ características, 4 cabezas de consulta y 2 de clave y valor (KV). Cabría en una calculadora de bolsillo. Dividirlo nunca vale la pena, y por eso es un buen primer paciente.
+# El tutor tiene 589 filas de vocabulario, $D = 64$ características, 4 cabezas de consulta y 2 de clave y valor (KV). Cabría en una calculadora de bolsillo. Dividirlo nunca vale la pena, y por eso es un buen primer caso: verás la idea y también lo que cuesta.
 #
 # ## El embedding
 #
@@ -105,7 +105,7 @@ table(("embedding", predict.embedding_bytes(B, T, D, N, element), answers[0][1])
 # %% [markdown] lang="es"
 # El rank 1 guarda 295 filas para 294 palabras: la última es de relleno. El resultado es igual al denso hasta el último bit, porque cada suma tiene un solo término distinto de cero.
 #
-# ¿Qué se ganó? Cada rank guarda 295 filas de 64 números en lugar de 589, y envía 32 768 bytes para buscar 64 palabras. Para este vocabulario es un derroche cómico. Para una tabla de 600 000 × 4096 en float32, que ocupa 9.83 GB, no lo es.
+# ¿Qué se ganó? Cada rank guarda 295 filas de 64 números en lugar de 589, y envía 32 768 bytes para buscar 64 palabras. Para este vocabulario es un derroche absurdo. Para una tabla de 600 000 × 4096 en float32, que ocupa 9.83 GB, no lo es.
 #
 # ## Sumas parciales
 #
@@ -145,11 +145,11 @@ torch.allclose(part, whole, rtol=1e-9)
 # The library's `ParallelMLP` does the same and knows about gradients. Its `from_dense` cuts a dense layer, so both start from the same numbers. **Predict:** how many all-reduces does the forward make, and how many the backward? How large is each?
 
 # %% [markdown] lang="es"
-# Ninguna de las partes se parece al resultado, y su suma es el resultado. Como la activación actúa sobre cada unidad oculta por separado, ningún rank necesita conocer las unidades del otro.
+# Ninguna de las partes se parece al resultado, pero su suma es exactamente eso. Como la activación actúa sobre cada unidad oculta por separado, ningún rank necesita conocer las unidades del otro.
 #
 # ## Forward y backward
 #
-# La clase `ParallelMLP` de la biblioteca hace lo mismo y sabe de gradientes. El método `from_dense` corta una capa densa, así que las dos parten de los mismos números. **Predice:** ¿cuántos all-reduce hace el forward y cuántos el backward? ¿De qué tamaño es cada uno?
+# La clase `ParallelMLP` de la biblioteca hace lo mismo y además lleva los gradientes. El método `from_dense` corta una capa densa, así que las dos parten de los mismos números. **Predice:** ¿cuántos all-reduce hace el forward y cuántos el backward? ¿De qué tamaño es cada uno?
 
 # %% [markdown] lang="pt"
 # Nenhuma das partes se parece com o resultado, e a soma delas é o resultado. Como a ativação age sobre cada unidade oculta em separado, nenhum rank precisa conhecer as unidades do outro.
@@ -198,7 +198,7 @@ print(gap(joined, mlp.up.weight.grad) < 1e-12)
 # Attention is cut between heads. With grouped queries there are fewer KV heads than query heads, and sooner or later more ranks than KV heads. Move the slider: the model has 24 query heads and 4 KV heads, as our reference giant. **Predict** for each degree what a rank holds, and what happens at 3.
 
 # %% [markdown] lang="es"
-# Un all-reduce en cada sentido, de $B \cdot T \cdot D$ elementos. Los gradientes de los pesos no necesitan mensajes: cada rank hace los de su mitad, y juntos son los densos.
+# Un all-reduce en cada sentido, de $B \cdot T \cdot D$ elementos. Los gradientes de los pesos no necesitan mensajes: cada rank calcula los de su mitad, y juntos son los densos.
 #
 # ## La atención, y una trampa
 #
@@ -232,7 +232,7 @@ knob(held, "N", [1, 2, 3, 4, 8, 12, 24], start=8)
 # %% [markdown] lang="es"
 # Con 8 se dividen las cabezas de consulta y no las KV, así que cada una de estas se guarda en dos ranks. Nada falla y nada avisa. Lo pagas en memoria, en cómputo y en una cosa más.
 #
-# Reduzcámoslo a dos ranks: 4 cabezas de consulta y **una** KV, en los dos ranks. Cada copia sirve a sus propias cabezas de consulta, así que cada una ve solo una parte del gradiente. La biblioteca suma las dos partes. La ejecución de abajo también lo desactiva, como si alguien lo hubiera olvidado, y da un paso de SGD. **Predice:** ¿qué se nota en la salida? ¿Y en los pesos?
+# Reduzcámoslo a dos ranks: 4 cabezas de consulta y **una** KV, en los dos ranks. Cada copia sirve a sus propias cabezas de consulta, así que cada una ve solo una parte del gradiente. La biblioteca suma las dos partes. La celda siguiente da un paso de SGD con esa suma y otro sin ella, como si alguien la hubiera olvidado. **Predice:** ¿qué se nota en la salida? ¿Y en los pesos?
 
 # %% [markdown] lang="pt"
 # Com 8 as cabeças de consulta se dividem e as KV não, então cada uma destas fica guardada em dois ranks. Nada falha e nada avisa. Você paga em memória, em computação e em mais uma coisa.
@@ -264,11 +264,11 @@ for forget in (False, True):
 # Embedding, blocks and loss, split over two ranks, one step forward and backward. **Predict** each line of the table: what a rank sends in the embedding, in two layers of four all-reduces, in the loss with its three small reductions for each token, and in the backward of the output layer, which reads the same split table.
 
 # %% [markdown] lang="es"
-# En este paso las salidas coinciden en los dos ranks, así que la pérdida parece sana. Pero sin esa suma las dos copias de una cabeza se han vuelto dos cabezas. Desde ahora el modelo que se entrena no es el que escribiste, y un checkpoint que guarda una copia guarda la equivocada.
+# En este paso las salidas coinciden en los dos ranks, así que la pérdida parece sana. Pero sin esa suma las dos copias de una cabeza ya son dos cabezas distintas. De ahí en adelante el modelo que se entrena no es el que escribiste, y un checkpoint que conserva una sola copia conserva la equivocada.
 #
 # ## El tutor entero
 #
-# Embedding, bloques y pérdida, divididos entre dos ranks, un paso con forward y backward. **Predice** cada línea de la tabla: lo que un rank envía en el embedding, en dos capas de cuatro all-reduce, en la pérdida con sus tres reducciones pequeñas por token, y en el backward de la capa de salida, que lee la misma tabla dividida.
+# Embedding, bloques y pérdida, divididos entre dos ranks, un paso con forward y backward. **Predice** cada fila de la tabla: lo que un rank envía en el embedding, en dos capas de cuatro all-reduce, en la pérdida con sus tres reducciones pequeñas por token, y en el backward de la capa de salida, que lee la misma tabla dividida.
 
 # %% [markdown] lang="pt"
 # Neste passo as saídas coincidem nos dois ranks, então a perda parece saudável. Mas sem essa soma as duas cópias de uma cabeça viraram duas cabeças. De agora em diante o modelo que treina não é o que você escreveu, e um checkpoint que guarda uma cópia guarda a errada.
@@ -320,7 +320,7 @@ table(
 # %% [markdown] lang="es"
 # ## ¿Es más rápido?
 #
-# Cada uno de los dos ranks hace la mitad de las cuentas, y los dos pagan dos all-reduce. Las cuentas crecen con $D^2$ y los mensajes con $D$: hay un tamaño desde el que dos valen la pena. **Predice** cuál antes de ejecutar.
+# Cada uno de los dos ranks hace la mitad de las cuentas, y los dos pagan dos all-reduce. Las cuentas crecen con $D^2$ y los mensajes con $D$: hay un tamaño a partir del cual conviene usar dos. **Predice** cuál antes de ejecutar.
 #
 # Se mide un MLP con $F = 4D$ y 256 tokens, forward y backward, en un rank y en dos. Un rank en CPU usa un solo hilo, igual que el dispositivo único con el que se compara; esa es la curva azul $t_1/t_2$. La segunda curva compara los dos ranks con un proceso que puede usar todos los hilos, que es lo que harías con una sola computadora. La línea de puntos es una predicción: la mitad de $t_1$ más dos all-reduce de $B \cdot T \cdot D$ elementos, medidos aparte. Cada tiempo es el mejor de nueve, porque lo demás que hace la computadora solo puede alargarlo.
 
@@ -393,22 +393,22 @@ assert t2[sizes[0]] > t1[sizes[0]] / 2          # the tutor's size: nowhere near
 # </details>
 
 # %% [markdown] lang="es"
-# Con el tamaño del tutor, $D = 64$, dos ranks tardan más que uno: el paso es casi pura latencia. La curva sube, y donde cruza el 1 dos ranks empiezan a valer la pena. Un punto por encima de 2 no es un milagro: quizá la mitad de los pesos cabe en una caché en la que no cabían todos.
+# Con el tamaño del tutor, $D = 64$, dos ranks tardan más que uno: el paso es casi pura latencia. La curva sube, y donde cruza el 1 empieza a convenir usar dos ranks. Un punto por encima de 2 no es un milagro: quizá la mitad de los pesos cabe en una caché en la que no cabían todos.
 #
 # La predicción no cuenta lo que cuesta cada llamada además de sus mensajes, así que es optimista con $D$ pequeño. Si sus últimos puntos coinciden con la curva, puedes usarla para tamaños que no puedes ejecutar.
 #
 # ## Ejercicios
 #
-# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor son tus puntos.
+# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. El valor que devuelve es tu puntaje.
 #
-# ### 1. Los datos de una capa
+# ### 1. El tamaño de los mensajes de una capa
 #
 # ¿Cuántos bytes llevan en total los all-reduce de una capa del transformer, en el forward y en el backward? La función `payload` los da para $B$, $T$, $D$ y los bytes de un elemento, sea cual sea el número de ranks.
 #
 # <details>
 # <summary>Pista 1</summary>
 #
-# Cuenta los lugares: dos bloques (atención y MLP), cada uno con un all-reduce en el forward y otro en el backward. Se pide el tamaño del tensor; lo que un anillo envía de él es otra pregunta.
+# Cuenta los lugares: dos bloques (atención y MLP), cada uno con un all-reduce en el forward y otro en el backward. Se pide el tamaño del tensor; cuánto envía un anillo para sumarlo es otra pregunta.
 #
 # </details>
 
@@ -619,7 +619,7 @@ cases(rows, {(F, N, r): predict.fused_rows([F, F], N, r) for F, N in ((4, 2), (1
 # The ranks have done their work. Closing them frees two processes; without this cell they would end with the notebook.
 
 # %% [markdown] lang="es"
-# Los ranks han terminado su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
+# Los ranks terminaron su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
 
 # %% [markdown] lang="pt"
 # Os ranks terminaram o seu trabalho. Fechá-los libera os processos; sem esta célula eles terminariam junto com o notebook.
