@@ -119,3 +119,10 @@ def test_starts_quickly_and_without_heavy_imports():
         best = min(best, time.perf_counter() - start)
     assert done.stderr.strip() == "[]"
     assert best < 1.5                                       # 0.2 s on a machine that is not busy
+
+
+def test_what_never_ends_and_what_names_nothing(capsys):
+    """A file without an end was read for ever; an empty cluster was no cluster at all, in silence."""
+    if Path("/dev/zero").exists():
+        assert "/dev/zero" in refused(capsys, "audit", "/dev/zero")
+    assert "h100" in refused(capsys, "audit", "Qwen2.5-7B", "--cluster", "")

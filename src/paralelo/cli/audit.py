@@ -33,7 +33,7 @@ def command(lang: str) -> click.Command:
 
         degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp, "order": order} | ({"etp": etp} if etp else {})
         where = None
-        if cluster:
+        if cluster is not None:
             from paralelo.predict.links import cluster as named
 
             where = named(cluster)

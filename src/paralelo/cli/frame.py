@@ -147,7 +147,7 @@ class Whole(click.ParamType):
 
     def convert(self, value, param, ctx):
         try:
-            x = int(value)
+            x = int(value) if "_" not in str(value) else None
         except ValueError:
             x = None
         if x is None or x > self.most or x < (-self.most if self.least is None else self.least):
@@ -166,7 +166,7 @@ class Number(click.ParamType):
 
     def convert(self, value, param, ctx):
         try:
-            x = float(value)
+            x = float(value) if "_" not in str(value) else float("nan")
         except ValueError:
             x = float("nan")
         low = -self.most if self.least is None else self.least

@@ -187,9 +187,11 @@ def load(path: str | Path) -> Model:
             return ship(str(path))
         if path.is_dir():
             path = path / "config.json"
-        if path.is_file() and path.stat().st_size > MOST_BYTES:
-            raise Refused("model.too_large", file=str(path), size=path.stat().st_size, most=MOST_BYTES)
-        return parse(path.read_bytes(), str(path))
+        with path.open("rb") as file:                       # no more than that: some files never end
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise Refused("model.too_large", file=str(path), size=max(len(data), path.stat().st_size), most=MOST_BYTES)
+        return parse(data, str(path))
     except (OSError, ValueError) as error:
         if isinstance(error, Refused):
             raise

@@ -152,7 +152,7 @@ def _durations(schedule, forward, backward, weight, message, slow) -> None:
 
     for field, value in (("forward", forward), ("backward", backward)):
         if not fits(value, 1 / MOST):
-            raise Refused("pipeline.duration", field=field, value=value, most=MOST)
+            raise Refused("pipeline.duration", field=field, value=value, least=1 / MOST, most=MOST)
     for field, value in (("weight", weight), ("message", message)):
         if not fits(value, 0):
             raise Refused("pipeline.duration_or_zero", field=field, value=value, most=MOST)
@@ -162,7 +162,7 @@ def _durations(schedule, forward, backward, weight, message, slow) -> None:
         if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage < schedule.num_stages:
             raise Refused("pipeline.slow_stage", stage=stage, last=schedule.num_stages - 1)
         if not fits(factor, 1 / MOST):
-            raise Refused("pipeline.duration", field="slow", value=factor, most=MOST)
+            raise Refused("pipeline.duration", field="slow", value=factor, least=1 / MOST, most=MOST)
 
 
 def _plain(x):
