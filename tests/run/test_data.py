@@ -333,3 +333,41 @@ def refusals():
 def test_what_cannot_be_is_refused(ranks):
     for sentences in ranks(2).run(refusals)[0]:
         assert sentences and len(set(sentences)) == 3
+
+
+def second_backwards():
+    group, x = dist.group.WORLD, torch.ones(2, 3)
+    refused = {}
+    net = data.DataParallel(nn.Linear(3, 3), group)
+    net(x).sum().backward()
+    try:
+        net(x).sum().backward()
+    except Refused as error:
+        refused["second"] = error.message.id
+    mixed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).requires_grad_(True)
+    mixed[1].double()
+    try:
+        data.Zero(mixed, group, OPTIMIZERS["sgd"], units=[])
+    except Refused as error:
+        refused["types"] = error.message.id
+    return refused
+
+
+def test_no_gradient_and_no_type_is_lost_in_silence(ranks):
+    """A second backward before `synchronise` was overwritten by what the first had sent; a unit with parameters of two
+    types became one of the wider."""
+    assert ranks(2).run(second_backwards) == [{"second": "run_data.second_backward", "types": "run_data.types"}] * 2
+
+
+def frozen_start():
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    net[0].requires_grad_(False)
+    net[1].running_mean.fill_(dist.get_rank())
+    data.Zero(net, dist.group.WORLD, OPTIMIZERS["sgd"])
+    return net[0].weight.sum().item(), net[1].running_mean.sum().item()
+
+
+def test_zero_starts_from_one_rank_what_is_frozen_too(ranks):
+    first, second = ranks(2).run(frozen_start)
+    assert first == second

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from paralelo.predict.data import buckets
 from paralelo.run.collectives.plain import wire
+from paralelo.words import Refused
 
 __all__ = ["DataParallel", "broadcast", "on_gradient"]
 
@@ -55,7 +56,8 @@ class DataParallel(nn.Module):
         optimizer.step()
 
     `overlap=False` sends everything in `synchronise`. Initial values are rank 0's. A parameter that a rank did not use
-    counts as zero there; after `synchronise` every parameter has a gradient on every rank.
+    counts as zero there; after `synchronise` every parameter has a gradient on every rank. Several backwards before it
+    stand inside `accumulating()`, all but the last.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup, *, bucket_bytes: int = 25_000_000,
@@ -89,6 +91,8 @@ class DataParallel(nn.Module):
         """The gradient of one parameter is complete: its bucket may leave, and those that waited behind it."""
         if not (self.sending and self.overlap):
             return
+        if self._bucket_of[parameter] < len(self._flying):
+            raise Refused("run_data.second_backward")   # `synchronise` would write what left over what came now
         self._waiting_for[self._bucket_of[parameter]] -= 1
         while len(self._flying) < len(self.buckets) and self._waiting_for[len(self._flying)] == 0:
             self._send(self.buckets[len(self._flying)])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from paralelo.run.collectives import all_gather
 from paralelo.run.collectives.plain import reduce_scattered
 from paralelo.run.data.ddp import broadcast, on_gradient
+from paralelo.words import Refused
 
 
 class Unit:
@@ -25,6 +26,8 @@ class Unit:
         self.module, self.parameters, self.group, self.stage = module, dict(parameters), group, stage
         rank, N = group.rank(), group.size()
         own = list(self.parameters.values())
+        if len(types := {str(p.dtype).removeprefix("torch."): None for p in own}) > 1:
+            raise Refused("run_data.types", types=list(types))
         dtype, self.shapes = own[0].dtype, [p.shape for p in own]
         self.sizes = [p.numel() for p in own]
         self.chunk = -(-sum(self.sizes) // N)

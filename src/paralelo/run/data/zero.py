@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paralelo.run.collectives import all_gather, all_reduce
+from paralelo.run.data.ddp import broadcast
 from paralelo.run.data.unit import Unit
 from paralelo.words import Refused
 
@@ -44,9 +45,10 @@ class Zero:
         loss(module(x)).backward()
         zero.step(max_norm=1.0)
 
-    `average`: gradients are the mean over the ranks; else their sum, for losses that are shares of one mean. `units`
-    are the modules gathered one at a time in stage 3 (the model's blocks where not given); what is in none is one
-    more. In stages 2 and 3 every rank must use every unit in every backward: a unit's messages are part of it.
+    Initial values are rank 0's. `average`: gradients are the mean over the ranks; else their sum, for losses that are
+    shares of one mean. `units` are the modules gathered one at a time in stage 3 (the model's blocks where not given);
+    what is in none is one more. In stages 2 and 3 every rank must use every unit in every backward: a unit's messages
+    are part of it.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup, optimizer: Callable[[list], torch.optim.Optimizer],
@@ -54,6 +56,9 @@ class Zero:
         if stage not in (1, 2, 3):
             raise Refused("run_data.stage", stage=stage)
         self.module, self.group, self.stage, self.average = module, group, stage, average
+        with torch.no_grad():
+            for tensor in (*(p for p in module.parameters() if not p.requires_grad), *module.buffers()):
+                tensor.copy_(broadcast(tensor, group))      # those that are trained: see `Unit`
         names = {p: name for name, p in module.named_parameters()}
         taken, self.units = set(), []
         for part in (*(default_units(module) if units is None else units), module):
