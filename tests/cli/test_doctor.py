@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_without_torch():
 def test_without_anything(lang, said):
     done = hidden(["--lang", lang], "torch", "numpy", "matplotlib", "cloudpickle", "safetensors", "ipywidgets")
     assert done.returncode == 1 and done.stderr == ""
-    assert said in done.stdout and "paralelo[labs]" in done.stdout
+    assert said in done.stdout and "pip install '.[labs]'" in done.stdout
 
 
 def test_one_package_missing_stops_only_its_labs(monkeypatch, capsys):
@@ -64,10 +65,10 @@ def test_one_package_missing_stops_only_its_labs(monkeypatch, capsys):
     from paralelo.cli import doctor
 
     real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda p: None if p == "safetensors" else real(p))
+    monkeypatch.setattr(doctor, "_version", lambda p: None if p == "matplotlib" else real(p))
     assert main(["doctor", "--json"]) == 0
     labs = json.loads(capsys.readouterr().out)["labs"]
-    assert labs["checkpoint"]["missing"] == ["safetensors"] and labs["pipeline"]["runs"]
+    assert labs["tensor"]["missing"] == ["matplotlib"] and labs["experts"]["runs"]
 
 
 def test_a_torch_that_does_not_load(tmp_path):
@@ -78,3 +79,8 @@ def test_a_torch_that_does_not_load(tmp_path):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and done.stderr == "" and "libtorch_cpu.so: cannot open" in done.stdout
         assert "Traceback" not in done.stdout
+
+
+def test_it_speaks_of_the_labs_there_are():
+    there = {p.stem for p in (Path(__file__).parents[2] / "labs").glob("*.py")} - {"build"}
+    assert set(LABS) == there

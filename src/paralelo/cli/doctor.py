@@ -16,9 +16,7 @@ from paralelo.words import say
 BASE = ("torch", "numpy", "cloudpickle")
 CURVES = (*BASE, "matplotlib")
 LABS = {                                                    # what it imports, how many ranks it starts
-    "start": (BASE, 4), "collectives": (CURVES, 4), "data": (BASE, 4), "tensor": (CURVES, 2), "pipeline": (CURVES, 4),
-    "sequence": (BASE, 4), "experts": (BASE, 4), "layout": (BASE, 8), "checkpoint": ((*BASE, "safetensors"), 4),
-    "measure": ((*CURVES, "safetensors"), 8),
+    "tensor": (CURVES, 2), "pipeline": (CURVES, 4), "experts": (BASE, 4),
 }
 EXTRAS = ("matplotlib", "ipywidgets")
 
@@ -112,4 +110,4 @@ def _show(out, answer) -> None:
     else:
         if answer["torch"] is None:
             out.say("doctor.predict_only")
-        out.say("doctor.install", command='pip install "paralelo[labs]"')
+        out.say("doctor.install", command="pip install '.[labs]'")

@@ -64,7 +64,7 @@ def say(id: str, lang: str = "en", /, **fields) -> str:
     for part in path:
         found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, str):
-        raise KeyError(say("words.no_message", lang, id=id))
+        raise KeyError(table("words", "en")["no_message"].format(id=id))
     return _format.write(found, rules(lang), fields)
 
 
