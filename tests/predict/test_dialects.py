@@ -1,6 +1,7 @@
 """Other tools' configurations: real forms read, contradictions found."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,35 @@ def test_every_option_has_its_sentence():
             assert say(f"read.deepspeed.{path}", lang, value=2)
         for section, names in dialects.torchtitan.table().items():
             assert all(say(f"read.torchtitan.{section}.{n}", lang, value=2) for n in names)
+
+
+def test_one_option_of_megatron_is_enough():
+    assert dialects.read("torchrun --nproc_per_node 8 train.py --tensor-model-parallel-size 4").layout.tp == 4
+    with pytest.raises(Refused):
+        dialects.read("serve --tensor-parallel-size 4 --pipeline-parallel-size 2")      # another tool's
+
+
+def test_a_value_that_only_a_shell_could_work_out_is_named():
+    """It was taken for 1, in silence."""
+    for value in ("$((1/0))", "$((2**9))"):
+        found = dialects.read(f"torchrun --nproc_per_node 8 train.py --tensor-model-parallel-size {value}").findings
+        assert "read.finding.unknown_value" in [f.message.id for f in found]
+
+
+@pytest.mark.parametrize("script", ["X=2\n" + "X=$X$X\n" * 40, "A=(1)\n" + "A+=(${A[@]})\n" * 40])
+def test_variables_that_double_are_refused(script):
+    """Forty lines came to a terabyte."""
+    with pytest.raises(Refused) as error:
+        dialects.read(script + "python train.py --tensor-model-parallel-size $X ${A[@]}")
+    assert error.value.message.id == "read.endless"
+
+
+def test_brackets_in_brackets_take_no_square_of_time():
+    start = time.perf_counter()
+    for piece in ("$((", "${", '"', "'\"", "("):
+        dialects.read(piece * 20_000 + "\npython train.py --tensor-model-parallel-size 2\n")
+    assert time.perf_counter() - start < 10
+
+
+def test_a_section_that_is_no_table():
+    assert not dialects.read('{"zero_optimization": 3}').valid

@@ -72,6 +72,9 @@ def _leaves(config: dict, explained, before=""):
 def _odd(out: Reading, config: dict) -> None:
     """What contradicts itself within the file, batch sizes apart."""
     s = out.settings
+    for section in dict.fromkeys(p.partition(".")[0] for p in table()["settings"] if "." in p):
+        if section in config and not isinstance(config[section], dict):
+            out.note(section, "not_table", "breaks", value=shown(config[section]))
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     stage = s.get("zero", 0)

@@ -25,8 +25,8 @@ def known() -> dict[str, dict]:
 
 def speaks(text: str) -> bool:
     """Whether a text holds options of Megatron-LM that others do not have."""
-    names = {n.replace("_", "-") for n in re.findall(r"--([a-z][a-z0-9_-]*)", text)}
-    return len(names & set(known())) >= 2
+    names = {n.replace("_", "-") for n in re.findall(r"--([a-z][a-z0-9_-]*)", text)} & set(known())
+    return len(names) >= 2 or any(n.endswith("-model-parallel-size") for n in names)
 
 
 def read(text: str) -> Reading:
@@ -43,6 +43,10 @@ def read(text: str) -> Reading:
     for name in script.unknown:
         if any(UNKNOWN in str(o.value) for o in out.options):
             out.note("$" + name, "unknown_variable", variable=name)
+    if not script.unknown:
+        for option in out.options:
+            if UNKNOWN in str(option.value):
+                out.note(option.name, "unknown_value")
     return out
 
 

@@ -6,13 +6,19 @@ Nothing is executed. A variable that the script does not set itself stays unknow
 import ast
 import re
 
+from paralelo.words import Refused
+
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGN = re.compile(rf"(?:export\s+|readonly\s+|local\s+)?({_NAME})(\+?=)(.*)", re.S)
 _ARRAY = re.compile(rf"\$\{{({_NAME})\[[@*]\]\}}")
 _VARIABLE = re.compile(rf"\$\{{({_NAME})(?:(:?[-=])([^}}]*))?\}}|\$({_NAME})|\$([0-9@*#?])")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
+_PARTS = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?:\\.|\$\(\([^\n]{0,2000}?\)\)|[^'\"\\])+|[\"']", re.S)
+_WORDS = re.compile(r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\(\(.{0,2000}?\)\)|\$\{[^}]{0,2000}\}|[^\s\"']|[\"'])+", re.S)
 UNKNOWN = "\ufffd"                                          # stands for what the script does not say
 MOST_STATEMENTS = 100_000
+MOST_WORD = 10_000                                          # brackets in brackets take time by the square of it
+MOST_TEXT = 2**24                                           # characters that variables may come to, all together
 
 
 class Script:
@@ -26,6 +32,7 @@ class Script:
     """
 
     def __init__(self, text: str):
+        self.left = MOST_TEXT
         self.values: dict[str, list[str]] = {}
         self.unknown: list[str] = []
         self.commands: list[list[str]] = []
@@ -68,12 +75,17 @@ class Script:
             if name not in self.unknown:
                 self.unknown.append(name)
             return [UNKNOWN]
+        self.left -= sum(map(len, self.values[name])) + 1
+        if self.left < 0:                                   # X=$X$X, forty times: a terabyte
+            raise Refused("read.endless", most=MOST_TEXT)
         return self.values[name]
 
     def _text(self, word: str) -> str:
         """One word without its quotes, variables put in except between single quotes."""
+        if len(word) > MOST_WORD:
+            return UNKNOWN
         out = []
-        for part in re.findall(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?:\\.|\$\(\([^\n]*?\)\)|[^'\"\\])+|[\"']", word, re.S):
+        for part in _PARTS.findall(word):
             if part.startswith("'") and part.endswith("'") and len(part) > 1:
                 out.append(part[1:-1])
                 continue
@@ -163,4 +175,4 @@ def words(text: str) -> list[str]:
     >>> words('a "b c"d $((1 + 2))')
     ['a', '"b c"d', '$((1 + 2))']
     """
-    return re.findall(r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\(\(.*?\)\)|\$\{[^}]*\}|[^\s\"']|[\"'])+", text, re.S)
+    return _WORDS.findall(text)
