@@ -376,3 +376,16 @@ def test_main_without_torchrun_starts_its_own_ranks(capsys):
 
     assert main(fails, ranks=2, device="cpu") == 1
     assert "ranks" not in capsys.readouterr().out
+
+
+def test_a_stack_in_a_folder_with_an_accent_keeps_its_file_names(tmp_path):
+    """faulthandler escapes what is not ASCII; the rank that waits must still be told from the one that does not."""
+    from paralelo.run.ranks.report import State, stack
+
+    folder = tmp_path / "clón uno" / "site-packages" / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "distributed_c10d.py").touch()
+    escaped = str(folder).replace("ó", r"\xf3")
+    text = stack(f'  File "{escaped}/distributed_c10d.py", line 7 in all_reduce\n  File "/nowhere/3.py", line 1 in f\n')
+    assert text == 'File "torch/distributed/distributed_c10d.py", line 7, in all_reduce\nFile "<cell>", line 1, in f'
+    assert State("silent", text=text).waiting

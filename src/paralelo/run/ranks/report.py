@@ -108,9 +108,14 @@ def stack(dump: str) -> str:
 
 
 def short(file: str) -> str:
-    """A file's name for people: `<cell>` for a notebook's cell, a module's path without its place of installation."""
+    """A file's name for people: `<cell>` for a notebook's cell, a module's path without its place of installation.
+
+    faulthandler writes `clón` as `cl\\xf3n`.
+    """
     if not file.startswith("<") and not os.path.exists(file):
-        return "<cell>"
+        file = re.sub(r"\\(?:x(..)|u(.{4})|U(.{8}))", lambda m: chr(int(m[1] or m[2] or m[3], 16)), file)
+        if not os.path.exists(file):
+            return "<cell>"
     file = file.replace(os.sep, "/")
     return re.sub(r"^.*/(?:site-packages|dist-packages)/|^.*/src/(?=paralelo/)", "", file)
 
