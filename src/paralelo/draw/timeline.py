@@ -19,6 +19,10 @@ from paralelo.words import Refused, number, say
 
 MOST = 20_000
 LEFT, ROW, GAP, WIDTH, FONT = 62, 26, 6, 720, 11
+SYMBOLS = {"rank": "rank {rank}", "time": "t", "time_ms": "t / ms", "idle": "–", "chunk": "1, 2, …", "box":
+           "{action} · rank {rank} · stage {stage} · {start}–{end}", "summary": "{makespan:.4g} · {idle_share:.1%}",
+           "makespan": "{makespan:.4g}", "numbers": "{idle_share:.1%} · {idle_over_ideal:.1%} · {live}",
+           **{kind: kind for kind in "FBIW"}}
 
 
 class _Panel:
@@ -67,11 +71,18 @@ class _Panel:
         return wrong
 
 
-def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | None = None, desc: str | None = None,
-             scale: float | None = None, until: float | None = None, unit: str = "units",
+def _say(id: str, lang: str | None, **fields) -> str:
+    if lang is None:
+        return SYMBOLS.get(id, "{name} {stages} × {microbatches}" if "title" in id else "").format(**fields)
+    return say(f"pipeline.diagram.{id}", lang, **fields)
+
+
+def timeline(source, lang: str | None = "en", *, name: str = "timeline", title: str | None = None,
+             desc: str | None = None, scale: float | None = None, until: float | None = None, unit: str = "units",
              mark_broken: bool = False, ratios: bool = False, plain: bool = False) -> str:
     """One SVG of a simulation, of events, or of several of them by label (`{label: simulation}`), on one scale.
 
+    Without a language (`None`) it says everything in symbols: length and idle share stand beside a label.
     `scale` is pixels per unit of time and `until` the end of the axis: give both to make separate pictures comparable.
     `unit` is `"units"` or `"ms"` (measured). `mark_broken` outlines boxes that start before their input exists.
     `ratios` prints both idle ratios and each rank's live activations beneath every simulation. `plain` draws all boxes
@@ -92,15 +103,15 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
               "stages": max(p.ranks for p in panels), "microbatches": max(p.microbatches for p in panels)}
     if title is None:
         kind = "title" if unit != "ms" and (first.schedule or heads) else "title_measured"
-        title = say(f"pipeline.diagram.{kind}{'_of' if kind != 'title' and fields['name'] else ''}", lang, **fields)
+        title = _say(f"{kind}{'_of' if kind != 'title' and fields['name'] else ''}", lang, **fields)
     if desc is None:
         kind = "broken" if wrong else "several" if heads > 1 else "measured" if unit == "ms" else ""
         numbers = {"broken": wrong, "makespan": max(p.end - p.begin for p in panels),
                    "idle_share": first.idle_share, "name": fields["name"]}
-        desc = say(f"pipeline.diagram.desc{'_' + kind if kind else ''}", lang, **numbers)
+        desc = _say(f"desc{'_' + kind if kind else ''}", lang, **numbers)
 
     kinds = [k for k in "FBIW" if any(e[1] == k for p in panels for e in p.events)]
-    legend = [(k, say(f"pipeline.diagram.{k}", lang)) for k in kinds] + [("idle", say("pipeline.diagram.idle", lang))]
+    legend = [(k, _say(k, lang)) for k in kinds] + [("idle", _say("idle", lang))]
     legend_width = LEFT + sum(32 + text_width(words, 12) for _, words in legend)
     width = max(LEFT + span * scale + 14, min(legend_width, LEFT + WIDTH + 14), 260)
     lines = _flow(legend, width)
@@ -112,16 +123,16 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
         if panel.label:
             svg.text(LEFT, y + 12, panel.label, "pl-head")
             below = ratios and panel.simulation
-            summary = say(f"pipeline.diagram.{'makespan' if below else 'summary'}", lang,
+            summary = _say("makespan" if below else "summary", lang,
                           makespan=panel.end - panel.begin, idle_share=panel.idle_share)
             svg.text(LEFT + text_width(panel.label, 13) + 12, y + 12, summary, "pl-soft")
             y += 24
         _rows(svg, panel, marked, y, scale, hatch, lang, plain)
         y += panel.ranks * (ROW + GAP) + 10
         if ratios and (result := panel.simulation):
-            svg.text(LEFT, y + 4, say("pipeline.diagram.numbers", lang, idle_share=float(result.idle_share),
-                                      idle_over_ideal=float(result.idle_over_ideal),
-                                      live=" · ".join(number(x, lang) for x in result.live_activations)), "pl-soft")
+            svg.text(LEFT, y + 4, _say(
+                "numbers", lang, idle_share=float(result.idle_share), idle_over_ideal=float(result.idle_over_ideal),
+                live=" · ".join(number(x, lang or "en") for x in result.live_activations)), "pl-soft")
             y += 24
     _axis(svg, y - 10, span, scale, lang, unit)
     y += 48
@@ -134,7 +145,7 @@ def timeline(source, lang: str = "en", *, name: str = "timeline", title: str | N
         y += 20
     if any(p.chunks > 1 for p in panels):
         svg.rect(LEFT, y - 7, 16, 3, "pl-chunk")
-        svg.text(LEFT + 21, y, say("pipeline.diagram.chunk", lang))
+        svg.text(LEFT + 21, y, _say("chunk", lang))
     return str(svg)
 
 
@@ -142,18 +153,19 @@ def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, h
           plain: bool) -> None:
     for rank in range(panel.ranks):
         y = top + rank * (ROW + GAP)
-        svg.text(LEFT - 8, y + ROW / 2 + 4, say("pipeline.diagram.rank", lang, rank=rank), anchor="end")
+        svg.text(LEFT - 8, y + ROW / 2 + 4, _say("rank", lang, rank=rank), anchor="end")
         svg.rect(LEFT, y, (panel.end - panel.begin) * scale, ROW, "pl-idle", fill=hatch)
     label, wide, beneath, shapes = _label(lang), cache(text_width), len(svg.parts), {}
+    least, outline = text_width("0", 7) + 1.5, cache(lambda width, height: f"h{width:.2f}v{height}h-{width:.2f}z")
     for i, (rank, kind, stage, m, start, end) in enumerate(panel.events):
         x, y = LEFT + (start - panel.begin) * scale, top + rank * (ROW + GAP)
         width, action = (end - start) * scale, f"{kind}{m}"
         if plain:
-            shapes.setdefault(f"pl-{kind}", []).append(f"M{x:.2f} {y:g}h{width:.2f}v{ROW}h-{width:.2f}z")
+            shapes.setdefault("pl-" + kind, []).append(f"M{x:.2f} {y:g}{outline(width, ROW)}")
         else:
             svg.rect(x, y, width, ROW, f"pl-{kind}",
                      title=label(action, rank, stage, start - panel.begin, end - panel.begin))
-        for text, size in ((action, FONT), (str(m), FONT), (str(m), 9), (str(m), 7)):
+        for text, size in ((action, FONT), (str(m), FONT), (str(m), 9), (str(m), 7)) if width >= least else ():
             if wide(text, size) + 1.5 <= width:
                 svg.text(x + width / 2, y + ROW / 2 + 0.36 * size + 1.5 * (panel.chunks > 1), text, f"pl-on-{kind}",
                          "middle", size)
@@ -161,7 +173,7 @@ def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, h
         if chunk := panel.chunk[rank, stage]:
             bar, cls = (width - 3) * chunk / (panel.chunks - 1), "pl-chunk-B" if kind == "B" else "pl-chunk"
             if bar > 0 and plain:
-                shapes.setdefault(cls, []).append(f"M{x + 1.5:.2f} {y + 1.5:g}h{bar:.2f}v3h-{bar:.2f}z")
+                shapes.setdefault(cls, []).append(f"M{x + 1.5:.2f} {y + 1.5:g}{outline(bar, 3)}")
             elif bar > 0:
                 svg.rect(x + 1.5, y + 1.5, bar, 3, cls)
         if i in marked:
@@ -173,8 +185,8 @@ def _rows(svg: Svg, panel: _Panel, marked: set[int], top: float, scale: float, h
 
 def _label(lang: str) -> Callable[..., str]:
     """Names of boxes: the sentence is looked up once, every number is written once."""
-    sentence = say("pipeline.diagram.box", lang, action="{0}", rank="{1}", stage="{2}", start="{3}", end="{4}")
-    write = cache(lambda x: number(x, lang))
+    sentence = _say("box", lang, action="{0}", rank="{1}", stage="{2}", start="{3}", end="{4}")
+    write = cache(lambda x: number(x, lang or "en"))
     return lambda action, *numbers: sentence.format(action, *map(write, numbers))
 
 
@@ -185,9 +197,9 @@ def _axis(svg: Svg, y: float, span: float, scale: float, lang: str, unit: str) -
     while at * step <= span * (1 + 1e-9):
         x = LEFT + at * step * scale
         svg.line(x, y, x, y + 4, "pl-axis")
-        svg.text(x, y + 17, number(at * step, lang), "pl-tick", "middle")
+        svg.text(x, y + 17, number(at * step, lang or "en"), "pl-tick", "middle")
         at += 1
-    words = say("pipeline.diagram.time_ms" if unit == "ms" else "pipeline.diagram.time", lang)
+    words = _say("time_ms" if unit == "ms" else "time", lang)
     svg.text(LEFT, y + 33, words, "pl-soft")
 
 
@@ -230,9 +242,8 @@ def timeline_mermaid(source, lang: str = "en", *, title: str | None = None) -> s
     panel = _Panel(source)
     fields = {"name": panel.schedule.name if panel.schedule else "", "stages": panel.ranks,
               "microbatches": panel.microbatches}
-    title = title or say("pipeline.diagram.gantt" if panel.schedule else "pipeline.diagram.title_measured",
-                         lang, **fields)
-    desc = say("pipeline.diagram.desc_gantt", lang, makespan=panel.end - panel.begin, idle_share=panel.idle_share)
+    title = title or _say("gantt" if panel.schedule else "title_measured", lang, **fields)
+    desc = _say("desc_gantt", lang, makespan=panel.end - panel.begin, idle_share=panel.idle_share)
     step = max(1, round(tick_step(panel.end - panel.begin)))
     lines = ["---", "displayMode: compact", "---", "gantt", f"    accTitle: {_line(title)}",
              f"    accDescr: {_line(desc)}", f"    title {_line(title)}", "    dateFormat x", "    axisFormat %s",
@@ -242,7 +253,7 @@ def timeline_mermaid(source, lang: str = "en", *, title: str | None = None) -> s
     for r, kind, stage, m, start, end in panel.events:
         if r != rank:
             rank = r
-            lines.append(f"    section {say('pipeline.diagram.rank', lang, rank=r)}")
+            lines.append(f"    section {_say('rank', lang, rank=r)}")
         action = f"{stage}{kind}{m}" if panel.chunks > 1 else f"{kind}{m}"
         begin, stop = (round(1000 * (t - panel.begin)) for t in (start, end))
         lines.append(f"    {action} :{tag[kind]}{begin}, {stop}")

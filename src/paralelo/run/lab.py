@@ -7,7 +7,7 @@ check never raises; its value is the points it gives, so that a grader which tak
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Table", "cases", "check", "gpus", "knob", "pick", "table"]
+__all__ = ["Table", "cases", "check", "findings", "gap", "gpus", "knob", "pick", "table"]
 
 
 def check(got, want, *, hint: int | None = None, points: float = 1, tolerance: float = 1e-9,
@@ -113,6 +113,28 @@ def _number(x):
 def _short(x) -> str:
     text = f"{x:.6g}" if isinstance(x, float) else repr(x)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def findings(messages) -> None:
+    """What `predict` found wrong, in symbols: the message's own name and its fields. `✓` if it found nothing.
+
+    >>> from paralelo.predict.pipeline import check as refuse, from_text
+    >>> findings(refuse(from_text("F0 B0 F1 B1 / B0 F0 F1 B1")))
+    ✗ before   rank 1   action B0   stage 1   microbatch 0   needs F0   needs_stage 1
+    >>> findings([])
+    ✓
+    """
+    for message in messages:
+        print("✗ " + "   ".join([message.id.rpartition(".")[2], *(f"{k} {v}" for k, v in message.fields.items())]))
+    if not messages:
+        print("✓")
+
+
+def gap(a, b) -> float:
+    """The largest difference between two tensors, wherever they are; infinite if their shapes differ."""
+    if a.shape != b.shape:
+        return math.inf
+    return (a.cpu().double() - b.cpu().double()).abs().max().item() if a.numel() else 0.0
 
 
 @dataclass
