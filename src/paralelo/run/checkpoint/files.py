@@ -53,8 +53,8 @@ def open_plain(folder: Path, name: str, links: bool = False) -> int:
         raise Refused("checkpoint_run.missing_file", file=str(path)) from None
 
 
-def read_header(folder: Path, name: str, links: bool = False) -> tuple[dict[str, tuple], int]:
-    """({key: (dtype, shape, first byte in the file, bytes)}, size of the file), checked against the file's size."""
+def read_header(folder: Path, name: str, links: bool = False) -> tuple[dict[str, tuple], int, str]:
+    """({key: (dtype, shape, first byte in the file, bytes)}, size of the file, CRC-32 of the header), checked."""
     path = str(folder / name)
     fd = open_plain(folder, name, links)
     try:
@@ -87,7 +87,7 @@ def read_header(folder: Path, name: str, links: bool = False) -> tuple[dict[str,
         at = stop
     if size != 8 + length + at:
         raise Refused("checkpoint_run.file_size", file=path, size=size, expected=8 + length + at)
-    return found, size
+    return found, size, f"{zlib.crc32(text):08x}"
 
 
 def checksum_of(fd: int, start: int, size: int) -> str:
@@ -102,14 +102,19 @@ def checksum_of(fd: int, start: int, size: int) -> str:
     return f"{crc:08x}"
 
 
-def read_json(folder: Path, name: str, links: bool = False):
-    """A JSON file of the folder; Refused with its name where it is not one."""
+def read_json(folder: Path, name: str, links: bool = False, rendered: bool = False):
+    """A JSON file of the folder; Refused by name where it is not one, or (`rendered`) not as `render` wrote it."""
     fd = open_plain(folder, name, links)
     with os.fdopen(fd, "rb") as file:
-        try:
-            return json.loads(file.read().decode("utf-8"))
-        except (ValueError, RecursionError):
-            raise Refused("checkpoint_run.not_json", file=str(folder / name)) from None
+        text = file.read()
+    try:
+        content = json.loads(text.decode("utf-8"))
+        sound = not rendered or render(content) == text
+    except (ValueError, RecursionError):
+        raise Refused("checkpoint_run.not_json", file=str(folder / name)) from None
+    if not sound:
+        raise Refused("checkpoint_run.checksum", file=str(folder / name))
+    return content
 
 
 # ---- writing
@@ -131,8 +136,8 @@ def aligned(tensors: list[tuple[str, str, tuple[int, ...]]]) -> list[tuple[str, 
     return sorted(tensors, key=lambda t: (-ITEM[t[1]], t[0]))
 
 
-def write_file(path: Path, tensors, bytes_of, metadata: dict | None = None, after=None) -> tuple[int, dict[str, str]]:
-    """Writes a safetensors file, durably; (its size, the CRC-32 of every tensor).
+def write_file(path: Path, tensors, bytes_of, metadata: dict | None = None, after=None) -> tuple[dict, dict[str, str]]:
+    """Writes a safetensors file, durably; (its size and its header's CRC-32, the CRC-32 of every tensor).
 
     tensors    (key, dtype, shape), in the order in which they will lie
     bytes_of   key → its bytes, asked for one at a time
@@ -150,7 +155,7 @@ def write_file(path: Path, tensors, bytes_of, metadata: dict | None = None, afte
             if after:
                 after(len(data))
         os.fsync(file.fileno())
-    return size, sums
+    return {"bytes": size, "header": f"{zlib.crc32(start[8:]):08x}"}, sums
 
 
 def _write(file, data) -> int:
@@ -163,7 +168,14 @@ def _write(file, data) -> int:
 
 
 def write_json(path: Path, content: dict) -> None:
-    """A dictionary, durably; one line for each value, and for each value of a dictionary in it."""
+    with open(path, "xb") as file:
+        file.write(render(content))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def render(content: dict) -> bytes:
+    """A dictionary as JSON: one line for each value, and for each value of a dictionary in it."""
     def line(value):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
@@ -174,13 +186,18 @@ def write_json(path: Path, content: dict) -> None:
         inner = ",\n".join(f"{pad}{line(k)}: {lines(v, indent + 1)}" for k, v in value.items())
         return "{\n" + inner + "\n" + " " * indent + "}"
 
-    with open(path, "xb") as file:
-        file.write((lines(content, 0) + "\n").encode())
-        file.flush()
-        os.fsync(file.fileno())
+    return (lines(content, 0) + "\n").encode()
 
 
 # ---- folders that appear whole
+
+def free(folder: Path) -> Path:
+    """The path itself, where nothing is there yet."""
+    with in_words(folder):
+        if os.path.lexists(folder) or folder.exists():
+            raise Refused("checkpoint_run.exists", folder=str(folder))
+    return folder
+
 
 def begin(folder: Path, name: str) -> Path:
     """A fresh folder for what will be called `name`, its name beginning with a point; those of killed saves go."""

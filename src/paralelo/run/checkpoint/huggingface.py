@@ -75,9 +75,7 @@ def from_huggingface(source, target, layout: Layout, *, step: int = 0, chunks: i
     old = as_checkpoint(Path(source), step)
     if old.depth:
         old.depth = Depth(old.depth.layers, chunks, placement)
-    final = Path(target) / step_name(whole("step", step, 0))
-    if final.exists():
-        raise Refused("checkpoint_run.exists", folder=str(final))
+    final = files.free(Path(target) / step_name(whole("step", step, 0)))
     done = 0
 
     def after(size):
@@ -135,7 +133,7 @@ def stored(folder: Path) -> dict[str, tuple]:
         names = None
     out, headers = {}, {}
     for file in sorted(set(names.values())) if names is not None else [SINGLE]:
-        headers[file], _ = files.read_header(folder, file, links=True)
+        headers[file], *_ = files.read_header(folder, file, links=True)
     for name, file in names.items() if names is not None else ((n, SINGLE) for n in headers[SINGLE]):
         if name not in headers[file]:
             raise Refused("checkpoint_run.not_in_file", file=str(folder / file), name=name)

@@ -8,11 +8,12 @@
         "shape": [32, 64], "dtype": "F32",              of the whole, logical tensor: no padding, no fused parts
         "cuts": {"tp": {"dim": 0, "units": 2}},         which axis cuts which dim; units (heads) are never cut
         "where": [0],                                   layers or ends it belongs to; none: every stage has it
-        "pieces": [{"box": [[0, 16], [0, 64]], "ranks": [0, 2], "file": "rank-00000.safetensors",
-                    "key": "model.blocks.0.attention.k.weight[0:16, 0:64]", "crc32": "5b1e0ab6"}, …]}}
+        "pieces": [{"box": [[0, 16], [0, 64]], "ranks": [0, 2], "crc32": "5b1e0ab6",
+                    "file": "rank-00000.safetensors",
+                    "key": "model.blocks.0.attention.k.weight[0:16, 0:64]"}, …]}}
 
-besides "layout", "depth", "step", "values" (what is no tensor), "files" (their sizes), "format", "version" and a
-"checksum" of all the rest. A checkpoint is a folder with a manifest; a folder of checkpoints holds them by step, and
+besides "layout", "depth", "step", "values" (what is no tensor), "files" (sizes, CRC-32 of headers), "format",
+"version" and a "checksum" of all the rest. A checkpoint is a folder with a manifest; a folder of checkpoints holds them by step, and
 the newest is the one with the highest step whose manifest and files are whole.
 
 Everything in a manifest is checked before a byte of a tensor is read: boxes lie inside, do not overlap and leave
@@ -77,7 +78,7 @@ class Checkpoint:
     step: int
     values: dict
     entries: dict[str, Entry]
-    files: dict[str, int]
+    files: dict[str, dict]
 
     @property
     def bytes(self) -> int:
@@ -156,14 +157,14 @@ def open_checkpoint(folder) -> Checkpoint:
     folder = Path(folder)
     path = str(folder / NAME)
     with files.in_words(folder):
-        content = files.read_json(folder, NAME)
+        content = files.read_json(folder, NAME, rendered=True)
         try:
             found = _parse(folder, content)
+            _check_files(found)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, Refused):
                 raise
             raise Refused("checkpoint_run.manifest", file=path, what=shown(str(error))) from None
-        _check_files(found)
     for name, entry in found.entries.items():
         wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
         if wrong:
@@ -179,8 +180,13 @@ def _parse(folder, content) -> Checkpoint:
         raise Refused("checkpoint_run.version", file=path, version=shown(content.get("version")), ours=VERSION)
     if content.get("checksum") != checksum(content):
         raise Refused("checkpoint_run.checksum", file=path)
-    layout = Layout(**content["layout"])
+    try:
+        layout = Layout(**content["layout"])
+    except Refused as refused:
+        raise ValueError(str(refused)) from None
     depth = Depth(**content["depth"]) if content["depth"] else None
+    if depth and not (_whole(depth.layers) and _whole(depth.chunks) and depth.placement in ("loop", "v")):
+        raise ValueError("depth")
     entries = {}
     for name, given in content["tensors"].items():
         cuts = {axis: Cut(**(cut | {"parts": tuple(cut.get("parts", ()))})) for axis, cut in given["cuts"].items()}
@@ -207,17 +213,21 @@ def _whole(n) -> int:
 def _check_files(found: Checkpoint) -> None:
     """Every piece lies in a file of the list, under its key, with its type and shape; files have their sizes."""
     headers = {}
-    for name, size in found.files.items():
-        headers[name], actual = files.read_header(found.folder, name)
-        if actual != size:
-            raise Refused("checkpoint_run.file_size", file=str(found.folder / name), size=actual, expected=size)
+    for name, wrote in found.files.items():
+        headers[name], actual, header = files.read_header(found.folder, name)
+        if actual != wrote["bytes"]:
+            raise Refused("checkpoint_run.file_size", file=str(found.folder / name), size=actual,
+                          expected=shown(wrote["bytes"]))
+        if header != wrote["header"]:
+            raise Refused("checkpoint_run.header", file=str(found.folder / name))
     for name, entry in found.entries.items():
         for i, piece in enumerate(entry.pieces):
             file = str(found.folder / NAME)
             if piece.file not in headers:
                 raise Refused("checkpoint_run.lies", file=file, what=f"{name}: {shown(piece.file)}")
             dtype, shape, start, size = headers[piece.file].get(piece.key, ("", (), 0, 0))
-            if dtype != entry.dtype or shape != tuple(b - a for a, b in piece.box):
+            of_box = piece.key == key_of(name, piece.box, entry.shape)
+            if dtype != entry.dtype or shape != tuple(b - a for a, b in piece.box) or not of_box:
                 file = str(found.folder / piece.file)
                 raise Refused("checkpoint_run.piece", file=file, name=name, box=piece.box, key=shown(piece.key))
             entry.pieces[i] = Stored(piece.box, piece.file, start, size, piece.crc32, piece.key, piece.ranks)

@@ -43,9 +43,7 @@ def reshard(source, target, layout: Layout, *, chunks: int | None = None, placem
     """
     old = open_newest(source)
     target = Path(target)
-    final = target / step_name(old.step)
-    if final.exists():
-        raise Refused("checkpoint_run.exists", folder=str(final))
+    final = files.free(target / step_name(old.step))
     depth = old.depth and Depth(old.depth.layers, chunks or old.depth.chunks, placement or old.depth.placement)
     new = assign(old, layout, depth)
     total = old.bytes * (4 if verify else 2)

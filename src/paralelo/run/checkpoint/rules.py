@@ -49,13 +49,13 @@ def rules(module: nn.Module) -> dict[str, Lie]:
     """Own names → how they lie; what is not named is whole on every rank."""
     out: dict[str, Lie] = {}
     whole = tensor.splits(module)
-    tied = {name: split for name, split in whole.items()}
     for path, child in module.named_modules():
         for name, lie in _of(child).items():
             full = f"{path}.{name}" if path else name
             if full in out:
                 continue                                    # the outer layer knows more
-            shape = lie.shape or (tied[full].shape if full in tied and lie.axes else None)
+            apart = any(axis.size > 1 for axis in lie.axes.values())
+            shape = lie.shape or (whole[full].shape if full in whole and apart else None)
             out[full] = Lie(lie.axes, lie.parts, lie.dim, shape)
     return out
 
@@ -65,7 +65,8 @@ def _of(layer: nn.Module) -> dict[str, Lie]:
         case tensor.Attention() | tensor.ParallelAttention():
             return _attention(layer)
         case tensor.MLP() | tensor.ParallelMLP():
-            F = layer.gate_up.weight.shape[0] * _group(layer)[0] // 2 if layer.fused else 0
+            F = (layer.F if isinstance(layer, tensor.MLP) else layer.gate_up.splits()["weight"].parts[0]) \
+                if layer.fused else 0
             parts = (("gate", F, 0), ("up", F, 0)) if layer.fused else ()
             first = _both(layer, ("gate_up", "gate", "up"), Cut(0), parts)
             return first | _both(layer, ("down",), Cut(1), bias=False)

@@ -127,8 +127,7 @@ def _step(folder: Path, state: Mapping, step: int | None) -> int:
     if step is None:
         step = max(steps(folder), default=-1) + 1
     whole("step", step, 0)
-    if (folder / step_name(step)).exists():
-        raise Refused("checkpoint_run.exists", folder=str(folder / step_name(step)))
+    files.free(folder / step_name(step))
     return step
 
 
