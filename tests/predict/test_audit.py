@@ -377,3 +377,8 @@ def test_every_finding_has_a_sentence_at_every_degree_in_every_language(path):
     loose = {f.dimension: f.verdict for f in audit(read, tp=6).findings if f.dimension.startswith("state_")}
     if path.stem.startswith("Zamba2"):
         assert loose == {"state_heads": "note", "state_groups": "note"}
+
+
+def test_a_v_of_four_chunks_is_a_finding_where_blocks_are_shared_too():
+    zamba = model.load(CONFIGS / "Zamba2-2.7B.json")
+    assert broken(audit(zamba, Options(schedule="zb-v", chunks=4), pp=2)) == ["microbatches"]

@@ -391,3 +391,25 @@ def test_a_stack_in_a_folder_with_an_accent_keeps_its_file_names(tmp_path):
     text = stack(f'  File "{escaped}/distributed_c10d.py", line 7 in all_reduce\n  File "/nowhere/3.py", line 1 in f\n')
     assert text == 'File "torch/distributed/distributed_c10d.py", line 7, in all_reduce\nFile "<cell>", line 1, in f'
     assert State("silent", text=text).waiting
+
+
+@pytest.mark.parametrize(("n", "timeout", "id"), [
+    (0, 60, "count"), (-1, 60, "count"), (2.0, 60, "count"), ("2", 60, "count"), (True, 60, "count"),
+    (10**6, 60, "count"), (1, 0, "timeout"), (1, float("nan"), "timeout"), (1, float("inf"), "timeout"),
+    (1, "60", "timeout")])
+def test_numbers_that_cannot_be_meant_start_no_process(n, timeout, id):
+    """A million ranks were tried."""
+    with pytest.raises(Refused) as error:
+        Ranks(n, device="cpu", timeout=timeout)
+    assert error.value.message.id == f"ranks.{id}"
+
+
+@pytest.mark.parametrize("argv", ["tutor --tp 0", "tutor --steps -1", "together --steps -1", "together --rows 0"])
+def test_entry_points_refuse_in_one_line(argv, capsys):
+    from importlib import import_module
+
+    name, *rest = argv.split()
+    module = import_module(f"paralelo.run.{name}.__main__")
+    with pytest.raises(SystemExit) as stop:
+        (module.run if name == "tutor" else module.main)(rest)
+    assert stop.value.code == 2 and capsys.readouterr().err.splitlines()[-1].count(rest[0]) == 1

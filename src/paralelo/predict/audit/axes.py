@@ -60,7 +60,7 @@ def stages_found(model: Model, layout: Layout, options: Options) -> list[Finding
         out.append(finding("layers", L, pp, "note", "uneven", counts=counts, would_do=divisors(L, 64)))
     if pp > 1:
         out += _composition(model, layout, options, chunks)
-        out += _ends(model, layout, options)
+        out += _ends(model, layout, options, chunks)
     out += _schedule(layout, options)
     return out
 
@@ -80,14 +80,14 @@ def _composition(model: Model, layout: Layout, options: Options, chunks: int) ->
                     fastest=work.index(min(work)), **about)]
 
 
-def _ends(model: Model, layout: Layout, options: Options) -> list[Finding]:
+def _ends(model: Model, layout: Layout, options: Options, chunks: int) -> list[Finding]:
     size = model.vocab * model.hidden
     last = 0 if options.schedule in TWO_CHUNKS else layout.pp - 1
     out = [finding("ends", size, layout.pp, "note", last=last, each=-(-size // layout.tp))]
     if model.tied:
         out.append(finding("tied_embedding", size, layout.pp, "note", "same_stage" if last == 0 else "note", last=last))
     if any(b.shared for b in model.blocks):
-        places = placement(len(model.layers), layout.pp, options.schedule, options.chunks)
+        places = placement(len(model.layers), layout.pp, options.schedule, chunks)
         users = [r for r, ns in enumerate(places) if any(b.shared for i in ns for b in model.layers[i].blocks)]
         out.append(finding("shared_blocks", len(users), layout.pp, "note", stages=users))
     return out

@@ -19,6 +19,8 @@ from paralelo.run.ranks.report import RankError, State, stack
 from paralelo.words import Refused, say
 
 GRACE = 1.0          # seconds the others get to report once one has failed
+MOST = 512           # ranks on one machine: each is a process
+LONGEST = 10**7      # seconds
 PRELOAD = ["torch", "torch.distributed", "cloudpickle", "paralelo.run.ranks.worker"]
 _said = set()
 _latest = None       # the Ranks made last, for the cell magic
@@ -34,8 +36,10 @@ class Ranks:
     """
 
     def __init__(self, n: int, device: str | None = None, backend: str | None = None, timeout: float = 60):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise Refused("ranks.count", n=n)
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST:
+            raise Refused("ranks.count", n=n, most=MOST)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+            raise Refused("ranks.timeout", timeout=timeout, most=LONGEST)
         if importlib.util.find_spec("torch") is None:
             raise Refused("ranks.no_torch")
         if importlib.util.find_spec("cloudpickle") is None:

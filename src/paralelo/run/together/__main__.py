@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from paralelo.predict.layout import ORDERS, Layout
 from paralelo.predict.pipeline import NAMES
+from paralelo.predict.quantity import whole
 from paralelo.run import ranks, tutor
 from paralelo.run.experts import MoE
 from paralelo.run.layout import mesh
@@ -70,6 +71,8 @@ def main(argv=None) -> int:
     degrees = {name: options.pop(name) for name in ("dp", "tp", "pp", "cp", "ep", "etp", "order")}
     try:
         world_size = Layout(**degrees).world_size
+        for name in ("microbatches", "layers", "experts", "rows", "steps"):
+            whole(f"--{name}", options[name], 0 if name == "experts" else 1)
     except Refused as refused:
         parser.error(str(refused))
     return ranks.main(train, degrees, options, ranks=world_size, device="cpu")

@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 
+from paralelo.predict.quantity import whole
 from paralelo.words import Refused, languages, percent, say
 
 
@@ -25,7 +26,13 @@ def arguments(argv=None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--timeout", type=float, default=600, help="seconds a rank may stay silent")
     parser.add_argument("--lang", default="en", choices=languages())
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    try:
+        for name in ("tp", "dp", "steps", "batch", "features"):
+            whole(f"--{name}", getattr(args, name))
+    except Refused as refused:
+        parser.error(refused.say(args.lang))
+    return args
 
 
 def teach(args: argparse.Namespace) -> dict:
