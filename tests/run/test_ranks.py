@@ -235,7 +235,7 @@ def test_cell_magic():
 # ---- who may ask what
 
 @pytest.mark.parametrize(("kwargs", "words"), [
-    ({"n": 0}, "at least 1"), ({"n": 2.5}, "2.5"), ({"n": 2, "device": "tpu"}, "cpu or cuda"),
+    ({"n": 0}, "from 1 to 512"), ({"n": 2.5}, "2.5"), ({"n": 2, "device": "tpu"}, "cpu or cuda"),
     ({"n": 2, "backend": "mpi"}, "gloo or nccl"),
 ])
 def test_refused_before_anything_starts(kwargs, words):
