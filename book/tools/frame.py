@@ -249,7 +249,7 @@ def slots(tool: Tool, answer: Answer, lang: str, live: bool) -> dict[str, str]:
         if live and content.later:
             continue
         rows = rows_of(content, words["tables"][name], lang)
-        out[name] = f'<div class="table">{rows}</div>' if live else rows       # the book wraps its own tables
+        out[name] = f'<div class="table" tabindex="0">{rows}</div>' if live else rows       # the book wraps its own tables
     return out
 
 
@@ -281,7 +281,7 @@ class Session:
 
     def table(self, name: str) -> str:
         words = table("tools", self.lang)[self.tool.name]["tables"]
-        return f'<div class="table">{rows_of(self.last.tables[name], words[name], self.lang)}</div>'
+        return f'<div class="table" tabindex="0">{rows_of(self.last.tables[name], words[name], self.lang)}</div>'
 
     def moment(self, at: int) -> str:
         return moment(self.tool, self.last, at)

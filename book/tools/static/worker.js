@@ -2,10 +2,24 @@
 const root = new URL("../../vendor/", import.meta.url);
 let session = null;
 
+// Python's own loader waits for ever for a file that does not come: whatever cannot be fetched ends the start.
+let lost;
+const broken = new Promise((_, reject) => { lost = reject; });
+broken.catch(() => {});
+const get = self.fetch.bind(self);
+self.fetch = async (...request) => {
+  try {
+    const response = await get(...request);
+    if (!response.ok) throw new Error(`${response.status} ${response.url}`);
+    return response;
+  } catch (error) {
+    lost(error);
+    throw error;
+  }
+};
+
 async function bytes(url) {
-  const response = await fetch(url);
-  if (!response.ok) throw new Error(`${response.status} ${url}`);
-  return response.arrayBuffer();
+  return (await fetch(url)).arrayBuffer();
 }
 
 async function start({ tool, lang, wheel, version }) {
@@ -30,7 +44,7 @@ lambda tool, lang: Session(importlib.import_module("tools." + tool).TOOL, lang)
 
 onmessage = async ({ data: { id, call, args } }) => {
   try {
-    const answer = call === "start" ? await start(...args) : session[call](...args);
+    const answer = call === "start" ? await Promise.race([start(...args), broken]) : session[call](...args);
     postMessage({ id, answer });
   } catch (error) {
     postMessage({ id, fault: String(error.message ?? error) });
