@@ -22,9 +22,10 @@ def command(lang: str) -> click.Command:
     @option("--order", lang, default="tp-cp-ep-dp-pp")
     @option("--chunks", lang, type=Whole(1))
     @option("--verify", lang, is_flag=True)
-    def reshard(out, source, target, order, chunks, verify, **degrees):
+    @option("--huggingface", lang, is_flag=True)
+    def reshard(out, source, target, order, chunks, verify, huggingface, **degrees):
         from paralelo.predict.layout import Layout
-        from paralelo.run.checkpoint.resharding import reshard as run
+        from paralelo.run.checkpoint.huggingface import is_huggingface, to_huggingface
 
         layout = Layout(**degrees, order=order)
         if layout.world_size > MOST:
@@ -33,7 +34,10 @@ def command(lang: str) -> click.Command:
             plain(name)
         start = time.perf_counter()
         with Bar(say("cli.reshard_table.progress", out.lang)) as bar:
-            made = run(source, target, layout, chunks=chunks, verify=verify, progress=bar)
+            if huggingface:
+                return leave(out, source, target, to_huggingface(source, target, progress=bar))
+            theirs = is_huggingface(source)
+            made = (come if theirs else cut)(source, target, layout, chunks, verify, bar)
         answer = {
             "source": source, "target": str(made.folder), "step": made.step, "tensors": len(made.entries),
             "bytes": made.bytes, "files": len(made.files), "world_size": layout.world_size, "verified": verify,
@@ -43,6 +47,37 @@ def command(lang: str) -> click.Command:
         return 0
 
     return reshard
+
+
+def cut(source, target, layout, chunks, verify, bar):
+    from paralelo.run.checkpoint.resharding import reshard
+
+    return reshard(source, target, layout, chunks=chunks, verify=verify, progress=bar)
+
+
+def come(source, target, layout, chunks, verify, bar):
+    """From the files of transformers."""
+    from paralelo.run.checkpoint.huggingface import from_huggingface
+    from paralelo.run.checkpoint.resharding import verify as check
+
+    made = from_huggingface(source, target, layout, chunks=chunks or 1, progress=bar)
+    if verify:
+        check(made.folder)
+    return made
+
+
+def leave(out, source, target, names) -> int:
+    """To the files of transformers: they were read back as safetensors, so count what is there."""
+    from pathlib import Path
+
+    from paralelo.run.checkpoint.huggingface import stored
+
+    found = stored(Path(target))
+    answer = {"source": source, "target": target, "tensors": len(found), "bytes": sum(t[-1] for t in found.values()),
+              "files": len(names)}
+    if not out.json(answer):
+        out.say("cli.reshard_table.left", **(answer | {"bytes": size(answer["bytes"], out.lang)}))
+    return 0
 
 
 MOST = 2**14

@@ -13,8 +13,8 @@
                     "key": "model.blocks.0.attention.k.weight[0:16, 0:64]"}, …]}}
 
 besides "layout", "depth", "step", "values" (what is no tensor), "files" (sizes, CRC-32 of headers), "format",
-"version" and a "checksum" of all the rest. A checkpoint is a folder with a manifest; a folder of checkpoints holds them by step, and
-the newest is the one with the highest step whose manifest and files are whole.
+"version" and a "checksum" of all the rest. A checkpoint is a folder with a manifest; a folder of checkpoints holds them
+by step, and the newest is the one with the highest step whose manifest and files are whole.
 
 Everything in a manifest is checked before a byte of a tensor is read: boxes lie inside, do not overlap and leave
 nothing out; files are regular ones of this folder and of the size that was written; each key has the type and shape
