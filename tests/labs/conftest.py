@@ -41,11 +41,11 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def nbval():
-    """`nbval(paths, *options)`: what nbval says; fails if a process of the run is left."""
+    """`nbval(paths, *options, python=…)`: what nbval says; fails if a process of the run is left."""
 
-    def run(paths, *options):
+    def run(paths, *options, python=sys.executable):
         mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120",
+        command = [str(python), "-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120",
                    "-p", "no:cacheprovider", "-q", "-c", os.devnull, "--rootdir", str(ROOT / "labs"), *options,
                    *map(str, paths)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT,

@@ -1,5 +1,7 @@
 """The labs themselves: fresh, the same code in every language, right under nbval, exercises right and wrong."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 
@@ -41,10 +43,25 @@ def test_other_labs_under_nbval(build, nbval):
 
 
 @pytest.mark.long
-def test_ten_runs_without_a_flake(lab, nbval):
-    for _ in range(10):
+@pytest.mark.timeout(3600)
+def test_twenty_runs_without_a_flake(lab, nbval):
+    for _ in range(20):
         done = nbval([lab.path(languages()[0])])
         assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_the_timeline_a_lab_writes_is_the_committed_one(build, tmp_path, monkeypatch):
+    """The cell of the pipeline lab that writes files, run with the lab's imports and nothing else."""
+    lab = build.read(build.HERE / "pipeline.py")
+    writes = [block.code for block in lab.code if 'Path("drawn"' in block.code]
+    assert len(writes) == 1
+    imports = next(block.code for block in lab.code if block.id != "install")
+    monkeypatch.chdir(tmp_path)
+    exec(imports + "\n" + writes[0], {})
+    drawn = sorted(p.relative_to("drawn") for p in Path().glob("drawn/*/*"))
+    assert len(drawn) == 2 * len(languages())
+    for path in drawn:
+        assert (tmp_path / "drawn" / path).read_bytes() == (build.ROOT / "diagrams" / path).read_bytes()
 
 
 def test_exercises_filled_in_and_wrong(lab, build):
