@@ -249,7 +249,7 @@ def slots(tool: Tool, answer: Answer, lang: str, live: bool) -> dict[str, str]:
         if live and content.later:
             continue
         rows = rows_of(content, words["tables"][name], lang)
-        out[name] = f'<div class="table" tabindex="0">{rows}</div>' if live else rows       # the book wraps its own tables
+        out[name] = f'<div class="table" tabindex="0">{rows}</div>' if live else rows     # the book wraps its own
     return out
 
 

@@ -144,7 +144,7 @@ def refused(function, *arguments):
 
 
 WRONG = [
-    (dict(name="interleaved", microbatches=3), "", refused(build, "interleaved", 4, 3, 2)),
+    (dict(name="interleaved", microbatches=9), "", refused(build, "interleaved", 4, 9, 2)),
     (dict(name="dualpipe-v", stages=6, microbatches=8), "", refused(build, "dualpipe-v", 6, 8)),
     (dict(name="1f1b", stages=""), "stages", refusal("cli.error.needs_value", option="Ranks S")),
     (dict(stages=65), "stages", refusal("cli.error.whole_from", option="Ranks S", value="65", least=1, most=64)),
