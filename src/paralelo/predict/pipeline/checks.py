@@ -12,8 +12,8 @@ of B0, and neither reaches the receive the other is waiting for:
     >>> from paralelo.predict.pipeline import build
     >>> for wrong in check(build("1f1b", 2, 2), sends="rendezvous"):
     ...     print(wrong)
-    rank 0 stands in the send of F1 (stage 0) to rank 1, which is not receiving it
-    rank 1 stands in the send of B0 (stage 1) to rank 0, which is not receiving it
+    rank 0 is stuck in the send of F1 (stage 0) to rank 1, which is not receiving it
+    rank 1 is stuck in the send of B0 (stage 1) to rank 0, which is not receiving it
     >>> check(build("1f1b", 2, 2), sends="batched")
     []
 """
