@@ -18,8 +18,8 @@ GROUP = command("en")
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 TAKES_FILES = [n for n, c in COMMANDS.items() if any(isinstance(p, click.Argument) for p in c.params)]
 STARTS_PROCESSES = {"doctor", "links"}
-NEVER = ["", "x", "nan", "-nan", "inf", "-inf", "1e400", "0x10", "1_0", "9" * 5000, "½", "1,5", "٣٫٥", "\x00", "a\nb", "[]",
-         "--"]
+NEVER = ["", "x", "nan", "-nan", "inf", "-inf", "1e400", "0x10", "1_0", "9" * 5000, "½", "1,5", "٣٫٥", "\x00", "a\nb",
+         "[]", "--"]
 ODD = ["0", "-1", "1", "7", "1000000007", "999999999999999", "-999999999999999"]
 FILES = {
     "empty": b"", "binary": bytes(range(256)) * 4, "not utf-8": b'{"a": "\xff\xfe"}', 
