@@ -3,7 +3,7 @@
 # %% [markdown] lang="en"
 # # Two ranks, one layer
 #
-# Here two ranks share every layer of the grammar tutor. You will predict what they send, run them, and count what they did send. Then you will measure whether two are faster than one, and from which size on.
+# Here two ranks share every layer of the grammar tutor. You will predict what they send, run them, and count what they did send. Then you will measure whether two are faster than one, and from what size.
 #
 # The theory is in the chapter [Tensor parallelism](../../book/en/tensor.md). The lab takes about half a minute to run and an hour to do. Before each cell that runs, write down your prediction.
 
@@ -62,11 +62,11 @@ print(model)
 # %% [markdown] lang="pt"
 # A variável `two` é um par de processos que continuam vivos. Neste computador cada um tem uma thread de CPU e os dois conversam por gloo; onde há duas GPUs, cada um tem uma e eles conversam por NCCL. O código não muda.
 #
-# O tutor tem 589 linhas de vocabulário, $D = 64$ características, 4 cabeças de consulta e 2 de chave e valor (KV). Caberia em uma calculadora de bolso. Dividi-lo nunca vale a pena, e é isso que faz dele um bom primeiro paciente.
+# O tutor tem 589 linhas de vocabulário, $D = 64$ características, 4 cabeças de consulta e 2 de chave e valor (KV). Caberia em uma calculadora de bolso. Dividi-lo nunca vale a pena, e é isso que faz dele uma boa primeira cobaia.
 #
 # ## O embedding
 #
-# Cada rank guarda metade das linhas. Para cada token, ele busca a linha se a tem e dá zeros se não tem, e um all-reduce soma as duas respostas. **Preveja:** 589 é ímpar. Quantas linhas cada rank guarda? Quantos bytes cada um envia para 8 perguntas de 8 tokens em float64?
+# Cada rank guarda metade das linhas. Para cada token, o rank devolve a linha se ela é dele e zeros se não é; um all-reduce soma as duas respostas. **Preveja:** 589 é ímpar. Quantas linhas cada rank guarda? Quantos bytes cada um envia para 8 perguntas de 8 tokens em float64?
 
 # %%
 seen, _ = tutor.split()
@@ -195,7 +195,7 @@ print(gap(joined, mlp.up.weight.grad) < 1e-12)
 #
 # ## Attention, and a trap
 #
-# Attention is cut between heads. With grouped queries there are fewer KV heads than query heads, and sooner or later more ranks than KV heads. Move the slider: the model has 24 query heads and 4 KV heads, as our reference giant. **Predict** for each degree what a rank holds, and what happens at 3.
+# Attention is cut between heads. With grouped queries there are fewer KV heads than query heads, and sooner or later more ranks than KV heads. Move the slider: the model has 24 query heads and 4 KV heads, like our reference giant. **Predict** for each degree what a rank holds, and what happens at 3.
 
 # %% [markdown] lang="es"
 # Un all-reduce en cada sentido, de $B \cdot T \cdot D$ elementos. Los gradientes de los pesos no necesitan mensajes: cada rank calcula los de su mitad, y juntos son los densos.
@@ -227,7 +227,7 @@ knob(held, "N", [1, 2, 3, 4, 8, 12, 24], start=8)
 # %% [markdown] lang="en"
 # At 8 the query heads divide and the KV heads do not, so each is stored on two ranks. Nothing fails and nothing warns. You pay in storage, in work and in one more thing.
 #
-# Let us scale it down to two ranks: 4 query heads and **one** KV head, on both ranks. Each copy serves its own query heads, so each sees only part of the gradient. The library adds the two parts. The run below also switches that off, as if somebody had forgotten it, and takes one step of SGD. **Predict:** what can you see in the output? And in the weights?
+# Let us scale it down to two ranks: 4 query heads and **one** KV head, on both ranks. Each copy serves its own query heads, so each sees only part of the gradient. The library adds the two parts. The run below also turns that sum off, as if someone had forgotten it, and takes one step of SGD. **Predict:** what can you see in the output? And in the weights?
 
 # %% [markdown] lang="es"
 # Con 8 se dividen las cabezas de consulta y no las KV, así que cada una de estas se guarda en dos ranks. Nada falla y nada avisa. Lo pagas en memoria, en cómputo y en una cosa más.
@@ -313,7 +313,7 @@ table(
 # %% [markdown] lang="en"
 # ## Is it faster?
 #
-# Two ranks do half of the arithmetic each, and pay for two all-reduces. Arithmetic grows with $D^2$, messages with $D$; so there is a size from which two are worth it. **Predict** where, before you run.
+# Two ranks do half of the arithmetic each, and pay for two all-reduces. Arithmetic grows with $D^2$, messages with $D$, so beyond some size two ranks are worth it. **Predict** where, before you run.
 #
 # An MLP of $F = 4D$ on 256 tokens, forward and backward, is timed on one rank and on two. One CPU rank runs one thread, and so does the single device it is compared with; that is the blue curve $t_1/t_2$. The second curve compares the two ranks with one process that may use all threads, which is what you would do with one computer. The dotted line is a prediction: half of $t_1$, plus two all-reduces of $B \cdot T \cdot D$ elements measured alone. Every time is the best of nine, because whatever else the computer does only adds to it.
 
@@ -423,7 +423,7 @@ assert t2[sizes[0]] > t1[sizes[0]] / 2          # the tutor's size: nowhere near
 #
 # ### 1. Os dados de uma camada
 #
-# Quantos bytes os all-reduce de uma camada do transformer levam no total, no forward e no backward? A função `payload` os dá para $B$, $T$, $D$ e os bytes de um elemento, qualquer que seja o número de ranks.
+# Quantos bytes têm ao todo os all-reduce de uma camada do transformer, no forward e no backward? A função `payload` devolve esse total a partir de $B$, $T$, $D$ e dos bytes de um elemento; o número de ranks não importa.
 #
 # <details>
 # <summary>Dica 1</summary>
@@ -471,7 +471,7 @@ cases(payload, {(1, 1, 1, 1): 4, (2, 16, 64, 4): 32768, (1, 4096, 5120, 2): 1677
 # %% [markdown] lang="pt"
 # ### 2. Quais graus?
 #
-# A função `degrees(H, K)` dá, em ordem, todos os números de ranks até 64 que $H$ cabeças de consulta e $K$ cabeças KV permitem, incluídas as cópias de cabeças KV.
+# A função `degrees(H, K)` devolve, em ordem, todos os números de ranks até 64 que $H$ cabeças de consulta e $K$ cabeças KV permitem, inclusive os que exigem cópias de cabeças KV.
 #
 # <details>
 # <summary>Dica 2</summary>
@@ -520,7 +520,7 @@ cases(degrees, {(H, K): sorted(n for found in predict.head_degrees(H, K) for n i
 # %% [markdown] lang="pt"
 # ### 3. O seu próprio MLP
 #
-# Escreva o forward de um MLP dividido, com bias. Um rank recebe `x` inteiro, as suas linhas de `up` com o bias delas, as suas colunas de `down` e `down_bias` inteiro. Você tem `copy_to` e `reduce_from`. A saída e o gradiente de `x` devem ser iguais aos densos nos dois ranks.
+# Escreva o forward de um MLP dividido, com bias. Um rank recebe `x` inteiro, as suas linhas de `up` com o bias delas, as suas colunas de `down` e `down_bias` inteiro. Estão à sua disposição `copy_to` e `reduce_from`. A saída e o gradiente de `x` devem ser iguais aos densos nos dois ranks.
 #
 # <details>
 # <summary>Dica 3</summary>
@@ -593,12 +593,12 @@ check(lambda: two.run(try_it, my_mlp, *parts, timeout=20), [dense_mlp()] * N, hi
 # %% [markdown] lang="pt"
 # ### 4. Uma matriz fundida
 #
-# Muitos checkpoints guardam gate e up como uma única matriz de $2F$ linhas, gate primeiro. De quais linhas o rank $r$ de $N$ precisa? A função `rows(F, N, r)` as dá em ordem.
+# Muitos checkpoints guardam gate e up como uma única matriz de $2F$ linhas, gate primeiro. De quais linhas o rank $r$ de $N$ precisa? A função `rows(F, N, r)` devolve essas linhas em ordem.
 #
 # <details>
 # <summary>Dica 4</summary>
 #
-# A unidade oculta $j$ precisa da linha $j$ de gate e da linha $j$ de up, que é a linha $F + j$ da matriz fundida. Com um corte pelo meio, o rank 0 teria gate inteiro e o rank 1 up inteiro: os formatos certos e os números errados.
+# A unidade oculta $j$ precisa da linha $j$ de gate e da linha $j$ de up, que é a linha $F + j$ da matriz fundida. Com um corte pelo meio, o rank 0 teria a gate inteira e o rank 1, a up inteira: os formatos certos e os números errados.
 #
 # </details>
 
