@@ -35,7 +35,7 @@ def test_the_language_switch_keeps_the_page(visit, small, page):
 
 @pytest.mark.parametrize(("lang", "word", "in_page"), [
     ("es", "etapas", "etapa"), ("pt", "estágios", "estágio"), ("en", "stages", "stage"),
-    ("pt", "estagio", "estágio"),
+    ("pt", "estagio", "estágio"), ("es", "activacion", "activaci"), ("pt", "ativacao", "ativaç"),
     ("es", "planificaciones", "planificación"),
 ])
 def test_search_finds_other_forms_of_a_word_in_its_language_only(visit, small, lang, word, in_page):

@@ -1,5 +1,6 @@
 // Search in one edition. Sphinx's index (searchindex.js) holds the stems of every page, language_data.js the stemmer of
-// the language. Accents do not matter, the last word may be a beginning, and results come as one types.
+// the language. Accents do not matter, the last word may be a beginning, and results come as one types. A stemmer knows
+// endings with their accents only (activación, ativação), so a word typed without them is also tried with.
 "use strict";
 const fold = (word) => word.normalize("NFD").replace(/\p{M}/gu, "");
 let index = null;
@@ -17,14 +18,27 @@ function prepare() {
   for (const [word, pages] of Object.entries(index.titleterms)) add(word, pages, 5);
 }
 
-function find(query) {
+const MARKS = ["\u0301", "\u0303", "\u0302", "\u0327"];          // acute, tilde, circumflex, cedilla
+function accented(word) {
+  const forms = [word.replace(/cao$/, "ção").replace(/coes$/, "ções")];
+  for (let i = 0; i < word.length; i++) {
+    for (const mark of MARKS) forms.push((word.slice(0, i + 1) + mark + word.slice(i + 1)).normalize("NFC"));
+  }
+  return forms;
+}
+
+function stemsOf(word) {
   const stemmer = new Stemmer();
+  return new Set([word, ...accented(word)].map((form) => fold(stemmer.stemWord(form))).concat(fold(word)));
+}
+
+function find(query) {
   const said = query.toLowerCase().split(/[^\p{L}\p{N}_]+/u).filter(Boolean);
   const kept = said.filter((word) => !stopwords.includes(word));
   if (!kept.length) return null;
   let pages = null;
   kept.forEach((word, i) => {
-    const stems = new Set([fold(stemmer.stemWord(word)), fold(word)]);
+    const stems = stemsOf(word);
     const hits = new Map();
     const take = (found, share) => {
       for (const [page, weight] of found) hits.set(page, Math.max(hits.get(page) ?? 0, weight * share));
@@ -58,8 +72,7 @@ async function text(page) {
 
 function around(whole, words) {
   const folded = [...whole].map((c) => fold(c.toLowerCase())[0] ?? c).join("");
-  const stemmer = new Stemmer();
-  const spots = words.flatMap((w) => [fold(w), fold(stemmer.stemWord(w))]).map((w) => folded.indexOf(w));
+  const spots = words.flatMap((w) => [...stemsOf(w)]).map((w) => folded.indexOf(w));
   const at = Math.min(...spots.filter((s) => s >= 0));
   const from = Number.isFinite(at) ? Math.max(0, whole.lastIndexOf(" ", Math.max(0, at - 60)) + 1) : 0;
   return (from ? "… " : "") + whole.slice(from, whole.indexOf(" ", from + 180) >>> 0 || undefined) + " …";
