@@ -98,6 +98,7 @@ def prune(lang: str, pages: set[str]) -> None:
     for extra in ("objects.inv", ".buildinfo"):
         (out / extra).unlink(missing_ok=True)
     shutil.rmtree(out / "_sphinx_design_static", ignore_errors=True)
+    shutil.rmtree(SITE / "jupyter_execute", ignore_errors=True)        # myst-nb's copies of the labs
 
 
 @cache

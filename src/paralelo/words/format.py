@@ -14,6 +14,8 @@ def number(x, rules: dict, digits: int | None = None) -> str:
     >>> en = {"decimal": ".", "group": ","}
     >>> number(4096, en), number(17408, en), number(13.70, en), number(1234567.891, en, 1)
     ('4096', '17,408', '13.7', '1,234,567.9')
+    >>> number(1e12, en), number(-2.5e-7, en)
+    ('10¹²', '−2.5·10⁻⁷')
     """
     if isinstance(x, Fraction) and x.denominator == 1:
         x = int(x)
@@ -21,7 +23,9 @@ def number(x, rules: dict, digits: int | None = None) -> str:
     if digits is None and not isinstance(x, int):
         text = format(float(x), ".6g")
         if "e" in text:
-            return text.replace(".", rules["decimal"])
+            times, power = text.replace("-", "−").replace(".", rules["decimal"]).split("e")
+            ten = "10" + str(int(power.replace("−", "-"))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+            return {"1": "", "−1": "−"}.get(times, times + "·") + ten
     whole, _, part = text.partition(".")
     sign, whole = ("−", whole[1:]) if whole.startswith("-") else ("", whole)
     if len(whole) > 4:
