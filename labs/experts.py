@@ -8,14 +8,14 @@
 # The theory is in the chapter [Mixture of experts](../../book/en/experts.md). The lab takes about half a minute to run and an hour to do. Before each cell that runs, write down your prediction.
 
 # %% [markdown] lang="es"
-# # Enrutar, descartar, balancear, intercambiar
+# # Enruta, descarta, balancea, intercambia
 #
 # Un enrutador envía cada token a algunos de los expertos, y los expertos están en varios ranks. Vas a predecir quién recibe cuántos tokens y quién le envía cuánto a quién; después lo ejecutas y lo cuentas. También verás un enrutador que colapsa y una ejecución que se detiene porque un rank no tenía nada que hacer.
 #
 # La teoría está en el capítulo [Mezcla de expertos](../../book/es/experts.md). El laboratorio se ejecuta en medio minuto y se hace en una hora. Antes de cada celda que ejecuta algo, anota tu predicción.
 
 # %% [markdown] lang="pt"
-# # Rotear, descartar, balancear, trocar
+# # Roteie, descarte, balanceie, troque
 #
 # Um roteador envia cada token a alguns dos especialistas, e os especialistas estão em vários ranks. Você vai prever quem recebe quantos tokens e quem envia quanto a quem; depois executa e conta. Você também vai ver um roteador que entra em colapso e uma execução que para porque um rank não tinha nada para fazer.
 #
@@ -47,12 +47,12 @@ print(ranks)
 # A token has one logit for each expert. Take four experts, the logits 2, 1, 0 and −1, and $k = 2$. **Predict:** do the two weights add up to 1?
 
 # %% [markdown] lang="es"
-# ## Enrutar
+# ## Enruta
 #
 # Un token tiene un logit por experto. Toma cuatro expertos, los logits 2, 1, 0 y −1, y $k = 2$. **Predice:** ¿los dos pesos suman 1?
 
 # %% [markdown] lang="pt"
-# ## Rotear
+# ## Roteie
 #
 # Um token tem um logit por especialista. Tome quatro especialistas, os logits 2, 1, 0 e −1, e $k = 2$. **Preveja:** os dois pesos somam 1?
 
@@ -65,25 +65,25 @@ for variant in predict.VARIANTS:
           all(e == f and abs(v - w) < 1e-12 for (e, v), (f, w) in zip(p, m, strict=True)))
 
 # %% [markdown] lang="en"
-# Four routers in use choose the same two experts and weigh them in three ways. Only the first leaves a sum below 1: it keeps how sure the router was. A checkpoint loaded with the wrong rule answers a little wrong, and nothing fails.
+# Four routers in use choose the same two experts and weight them in three ways. Only the first leaves a sum below 1: it preserves how confident the router was. A checkpoint loaded with the wrong rule gives slightly wrong answers, and nothing fails.
 #
 # ## Drop
 #
 # Now 16 tokens, 8 experts and $k = 2$, with a router that prefers the first experts. If an expert has room for $C$ assignments, those that come later are dropped. **Predict:** with 32 assignments, what is the smallest capacity factor at which none is dropped? And how many places are then empty?
 
 # %% [markdown] lang="es"
-# Cuatro enrutadores en uso eligen los mismos dos expertos y los pesan de tres maneras. Solo el primero deja una suma menor que 1: conserva lo seguro que estaba el enrutador. Un checkpoint cargado con la regla equivocada responde un poco mal, y nada falla.
+# Cuatro enrutadores en uso eligen los mismos dos expertos y les dan pesos de tres maneras. Solo el primero deja una suma menor que 1: conserva la confianza del enrutador. Un checkpoint cargado con la regla equivocada da respuestas algo equivocadas, y nada falla.
 #
 # ## Descartar
 #
-# Ahora 16 tokens, 8 expertos y $k = 2$, con un enrutador que prefiere los primeros expertos. Si un experto tiene lugar para $C$ asignaciones, las que llegan después se descartan. **Predice:** con 32 asignaciones, ¿cuál es el menor factor de capacidad con el que no se descarta ninguna? ¿Y cuántos lugares quedan vacíos entonces?
+# Ahora 16 tokens, 8 expertos y $k = 2$, con un enrutador que prefiere los primeros expertos. Si en un experto caben $C$ asignaciones, las que llegan después se descartan. **Predice:** con 32 asignaciones, ¿cuál es el menor factor de capacidad con el que no se descarta ninguna? ¿Y cuántos lugares quedan vacíos entonces?
 
 # %% [markdown] lang="pt"
-# Quatro roteadores em uso escolhem os mesmos dois especialistas e os pesam de três maneiras. Só o primeiro deixa uma soma menor do que 1: ele conserva o quanto o roteador estava seguro. Um checkpoint carregado com a regra errada responde um pouco errado, e nada falha.
+# Quatro roteadores em uso escolhem os mesmos dois especialistas e lhes dão pesos de três maneiras. Só o primeiro deixa uma soma menor do que 1: ele preserva a confiança do roteador. Um checkpoint carregado com a regra errada dá respostas um pouco erradas, e nada falha.
 #
 # ## Descartar
 #
-# Agora 16 tokens, 8 especialistas e $k = 2$, com um roteador que prefere os primeiros especialistas. Se um especialista tem lugar para $C$ atribuições, as que chegam depois são descartadas. **Preveja:** com 32 atribuições, qual é o menor fator de capacidade com o qual nenhuma é descartada? E quantos lugares ficam vazios então?
+# Agora 16 tokens, 8 especialistas e $k = 2$, com um roteador que prefere os primeiros especialistas. Se um especialista tem vaga para $C$ atribuições, as que chegam depois são descartadas. **Preveja:** com 32 atribuições, qual é o menor fator de capacidade com o qual nenhuma é descartada? E quantas vagas ficam vazias então?
 
 # %% tags=["nbval-ignore-output"]
 skewed = predict.draw(16, E, k, skew=1.0, seed=15)
@@ -101,25 +101,25 @@ def drops(cf):
 knob(drops, "cf", [0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0], start=1.25)
 
 # %% [markdown] lang="en"
-# Turn it up and the drops fall while the empty places, which are sent and computed all the same, rise. Both are the price of the same thing: uneven experts. Capacity treats the symptom.
+# Turn it up and the drops fall while the empty places, which are sent and computed all the same, rise. Both have the same cause: uneven experts. Capacity treats the symptom.
 #
 # ## The exchange
 #
 # The experts lie on ranks in order, and so do the tokens. The **exchange matrix** says how many assignments go from the tokens of each rank to the experts of each rank. It follows from the routing alone. A layer sends rows forward twice, out and back, and backward twice; each row has $D$ numbers of 8 bytes. Before that, each rank tells the others its $E$ counts. **Predict** from the matrix printed first what each rank sends to others.
 
 # %% [markdown] lang="es"
-# Si lo subes, el descarte baja y suben los lugares vacíos, que se envían y se calculan igual. Las dos cosas son el precio de lo mismo: expertos desiguales. La capacidad trata el síntoma.
+# Si lo subes, el descarte baja y suben los lugares vacíos, que se envían y se calculan igual. Las dos cosas tienen la misma causa: expertos desiguales. La capacidad trata el síntoma.
 #
 # ## El intercambio
 #
-# Los expertos están repartidos en orden entre los ranks, y los tokens también. La **matriz de intercambio** dice cuántas asignaciones van de los tokens de cada rank a los expertos de cada rank. Se deduce solo del enrutamiento. Una capa envía filas dos veces en el forward, de ida y de vuelta, y dos en el backward; cada fila tiene $D$ números de 8 bytes. Antes, cada rank les dice a los demás sus $E$ cuentas. **Predice**, con la matriz que se imprime primero, qué envía cada rank a los demás.
+# Los expertos están repartidos en orden entre los ranks, y los tokens también. La **matriz de intercambio** dice cuántas asignaciones van de los tokens de cada rank a los expertos de cada rank. Basta el enrutamiento para calcularla. Una capa envía filas dos veces en el forward, de ida y de vuelta, y dos en el backward; cada fila tiene $D$ números de 8 bytes. Antes, cada rank les dice a los demás sus $E$ cuentas. **Predice**, con la matriz que se imprime primero, qué envía cada rank a los demás.
 
 # %% [markdown] lang="pt"
-# Se você o aumenta, o descarte cai e sobem os lugares vazios, que são enviados e calculados do mesmo jeito. As duas coisas são o preço do mesmo: especialistas desiguais. A capacidade trata o sintoma.
+# Se você o aumenta, o descarte cai e crescem as vagas vazias, que são enviadas e calculadas do mesmo jeito. As duas coisas têm a mesma causa: especialistas desiguais. A capacidade trata o sintoma.
 #
 # ## A troca
 #
-# Os especialistas estão distribuídos em ordem pelos ranks, e os tokens também. A **matriz de troca** diz quantas atribuições vão dos tokens de cada rank para os especialistas de cada rank. Ela se deduz só do roteamento. Uma camada envia linhas duas vezes no forward, na ida e na volta, e duas no backward; cada linha tem $D$ números de 8 bytes. Antes, cada rank diz aos outros as suas $E$ contagens. **Preveja**, com a matriz que é impressa primeiro, o que cada rank envia aos outros.
+# Os especialistas estão distribuídos em ordem pelos ranks, e os tokens também. A **matriz de troca** diz quantas atribuições vão dos tokens de cada rank para os especialistas de cada rank. Basta o roteamento para calculá-la. Uma camada envia linhas duas vezes no forward, na ida e na volta, e duas no backward; cada linha tem $D$ números de 8 bytes. Antes, cada rank diz aos outros as suas $E$ contagens. **Preveja**, com a matriz que é impressa primeiro, o que cada rank envia aos outros.
 
 # %%
 torch.manual_seed(0)
@@ -215,17 +215,17 @@ print(sizes, [part["row"] for part in split][-1], equal(dense, x, dy, split))
 # %% [markdown] lang="en"
 # The rank without tokens sent nothing for itself and did the experts' work for the others. It took part in every exchange.
 #
-# Now the other case: a rank whose *experts* get nothing. A bias keeps all tokens away from the last rank. And as in a program that people really ran, the experts return a new tensor of zeros when no row came. The shape is right. **Predict:** what happens in the forward? And in the backward, on each rank?
+# Now the other case: a rank whose *experts* get nothing. A bias keeps all tokens away from the last rank. And, as happened in a real program, the experts return a new tensor of zeros when no row came. The shape is right. **Predict:** what happens in the forward? And in the backward, on each rank?
 
 # %% [markdown] lang="es"
 # El rank sin tokens no envió nada suyo e hizo el trabajo de sus expertos para los demás. Participó en todos los intercambios.
 #
-# Ahora el otro caso: un rank cuyos *expertos* no reciben nada. Un sesgo aleja todos los tokens del último rank. Y, como en un programa que se usó de verdad, los expertos devuelven un tensor nuevo de ceros cuando no llegó ninguna fila. La forma es correcta. **Predice:** ¿qué pasa en el forward? ¿Y en el backward, en cada rank?
+# Ahora el otro caso: un rank cuyos *expertos* no reciben nada. Un sesgo aleja todos los tokens del último rank. Y, como ocurrió en un programa real, los expertos devuelven un tensor nuevo de ceros cuando no llegó ninguna fila. La forma es correcta. **Predice:** ¿qué pasa en el forward? ¿Y en el backward, en cada rank?
 
 # %% [markdown] lang="pt"
 # O rank sem tokens não enviou nada seu e fez o trabalho dos seus especialistas para os outros. Ele participou de todas as trocas.
 #
-# Agora o outro caso: um rank cujos *especialistas* não recebem nada. Um bias afasta todos os tokens do último rank. E, como em um programa que foi usado de verdade, os especialistas devolvem um tensor novo de zeros quando nenhuma linha chegou. O formato está certo. **Preveja:** o que acontece no forward? E no backward, em cada rank?
+# Agora o outro caso: um rank cujos *especialistas* não recebem nada. Um bias afasta todos os tokens do último rank. E, como aconteceu em um programa real, os especialistas devolvem um tensor novo de zeros quando nenhuma linha chegou. O formato está certo. **Preveja:** o que acontece no forward? E no backward, em cada rank?
 
 # %%
 def one_step(dense, xs, forget):
@@ -255,23 +255,23 @@ for forget in (False, True):
         print("✗", *(f"rank {r}: {state.kind}" for r, state in enumerate(error.states)), sep="   ")
 
 # %% [markdown] lang="en"
-# The forward is right. In the backward the last rank finds no way from its output to the exchange, so it is `done` and the others wait for it: `silent`, until the timeout ends them. The cure is to return what came in, with zero rows. (The ranks have been started again; the next call works.)
+# The forward is right. In the backward the last rank finds no way from its output to the exchange, so it is `done` and the others wait for it: `silent`, until the timeout ends them. The fix is to return what came in, with zero rows. (The ranks have been started again; the next call works.)
 #
 # ## Train a router
 #
-# A layer learns a fixed function of its tokens, 200 steps with Adam, three times from the same numbers: without any balancing, with the balance loss times 0.1, and with a bias that moves by 0.01 a step. An expert that is chosen learns, and one that has learned is chosen. **Predict** for each: how many of the eight experts are still in use at the end? Which of the last two ends with the lower error?
+# A layer learns a fixed function of its tokens, 200 steps with Adam, three times from the same numbers: without any balancing, with the balance loss times 0.1, and with a bias that moves by 0.01 per step. An expert that is chosen learns, and one that has learned is chosen. **Predict** for each: how many of the eight experts are still in use at the end? Which of the last two ends with the lower error?
 
 # %% [markdown] lang="es"
-# El forward es correcto. En el backward el último rank no encuentra camino desde su salida hasta el intercambio, así que termina (`done`) y los demás lo esperan en silencio (`silent`) hasta que el límite de tiempo los detiene. La cura es devolver lo que llegó, con cero filas. (Los ranks se iniciaron de nuevo; la llamada siguiente funciona.)
+# El forward es correcto. En el backward el último rank no encuentra camino desde su salida hasta el intercambio, así que termina (`done`) y los demás lo esperan en silencio (`silent`) hasta que el límite de tiempo los detiene. El arreglo es devolver lo que llegó, con cero filas. (Los ranks se iniciaron de nuevo; la llamada siguiente funciona.)
 #
-# ## Entrenar un enrutador
+# ## Entrena un enrutador
 #
 # Una capa aprende una función fija de sus tokens, 200 pasos con Adam, tres veces desde los mismos números: sin ningún balanceo, con la pérdida de balanceo por 0.1 y con un sesgo que se mueve 0.01 por paso. Un experto elegido aprende, y uno que aprendió es elegido. **Predice** para cada caso: ¿cuántos de los ocho expertos siguen en uso al final? ¿Cuál de los dos últimos termina con menos error?
 
 # %% [markdown] lang="pt"
-# O forward está certo. No backward o último rank não encontra caminho da sua saída até a troca, então ele termina (`done`) e os outros esperam em silêncio (`silent`) até que o limite de tempo os interrompa. A cura é devolver o que chegou, com zero linhas. (Os ranks foram iniciados de novo; a próxima chamada funciona.)
+# O forward está certo. No backward o último rank não encontra caminho da sua saída até a troca, então ele termina (`done`) e os outros esperam em silêncio (`silent`) até que o limite de tempo os interrompa. O conserto é devolver o que chegou, com zero linhas. (Os ranks foram iniciados de novo; a próxima chamada funciona.)
 #
-# ## Treinar um roteador
+# ## Treine um roteador
 #
 # Uma camada aprende uma função fixa dos seus tokens, 200 passos com Adam, três vezes a partir dos mesmos números: sem nenhum balanceamento, com a perda de balanceamento vezes 0,1 e com um bias que se move 0,01 por passo. Um especialista escolhido aprende, e um que aprendeu é escolhido. **Preveja** para cada caso: quantos dos oito especialistas ainda estão em uso no fim? Qual dos dois últimos termina com menos erro?
 
@@ -307,19 +307,19 @@ for name, (_, chosen, error) in trained.items():
         print(f"  {step:3}", *(f"{n:4}" for n in chosen[step].tolist()))
 
 # %% [markdown] lang="en"
-# Without balancing the router collapses onto a few experts; the others cost memory and learn nothing. Both remedies keep all eight in use. The loss pulls at the router with a gradient that has nothing to do with the task, and the bias only chooses. Look at the errors honestly: the collapsed layer has the smallest, because for so small a function two experts are enough. What it lost is the room of the other six.
+# Without balancing the router collapses onto a few experts; the others cost memory and learn nothing. Both remedies keep all eight in use. The loss pulls at the router with a gradient that has nothing to do with the task, and the bias only chooses. Read the errors honestly: the collapsed layer has the smallest, because for so small a function two experts are enough. What it lost is the capacity of the other six.
 #
 # A collapsed router is also a slow one. Here are the exchange matrices of fresh tokens for the first and the last. **Predict** the ratio between the largest column and the mean: it is how much longer the busiest rank works.
 
 # %% [markdown] lang="es"
-# Sin balanceo el enrutador colapsa en unos pocos expertos; los demás cuestan memoria y no aprenden nada. Los dos remedios mantienen los ocho en uso. La pérdida tira del enrutador con un gradiente que no tiene que ver con la tarea, y el sesgo solo elige. Mira los errores con honestidad: el menor es el de la capa colapsada, porque para una función tan pequeña bastan dos expertos. Lo que perdió es el espacio de los otros seis.
+# Sin balanceo el enrutador colapsa en unos pocos expertos; los demás cuestan memoria y no aprenden nada. Los dos remedios mantienen los ocho en uso. La pérdida tira del enrutador con un gradiente que no tiene nada que ver con la tarea, y el sesgo solo elige. Lee los errores con honestidad: el menor es el de la capa colapsada, porque para una función tan pequeña bastan dos expertos. Lo que perdió es la capacidad de los otros seis.
 #
-# Un enrutador colapsado también es lento. Aquí están las matrices de intercambio de tokens nuevos para el primero y el último. **Predice** la razón entre la columna mayor y el promedio: es cuánto más trabaja el rank más ocupado.
+# Un enrutador colapsado también es lento. Aquí están las matrices de intercambio de tokens nuevos para el primero y el último. **Predice** el cociente entre la columna mayor y el promedio: indica cuánto trabaja de más el rank más ocupado.
 
 # %% [markdown] lang="pt"
-# Sem balanceamento o roteador entra em colapso sobre poucos especialistas; os outros custam memória e não aprendem nada. Os dois remédios mantêm os oito em uso. A perda puxa o roteador com um gradiente que nada tem a ver com a tarefa, e o bias só escolhe. Olhe os erros com honestidade: o menor é o da camada em colapso, porque para uma função tão pequena dois especialistas bastam. O que ela perdeu é o espaço dos outros seis.
+# Sem balanceamento o roteador entra em colapso sobre poucos especialistas; os outros custam memória e não aprendem nada. Os dois remédios mantêm os oito em uso. A perda puxa o roteador com um gradiente que nada tem a ver com a tarefa, e o bias só escolhe. Leia os erros com honestidade: o menor é o da camada em colapso, porque para uma função tão pequena dois especialistas bastam. O que ela perdeu é a capacidade dos outros seis.
 #
-# Um roteador em colapso também é lento. Aqui estão as matrizes de troca de tokens novos para o primeiro e o último. **Preveja** a razão entre a maior coluna e a média: é quanto mais trabalha o rank mais ocupado.
+# Um roteador em colapso também é lento. Aqui estão as matrizes de troca de tokens novos para o primeiro e o último. **Preveja** o quociente entre a maior coluna e a média: é quanto o rank mais ocupado trabalha a mais.
 
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(2)
@@ -336,48 +336,48 @@ table(*rows)
 # %% [markdown] lang="en"
 # ## Exercises
 #
-# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your points.
+# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your score.
 #
 # ### 1. Room
 #
-# The function `room(n, E, k, cf)` gives the capacity of an expert for $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exactly. The factor is given as it is written: 1.1 means 11/10.
+# The function `room(n, E, k, cf)` returns the capacity of an expert for $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exactly. The factor is given as it is written: 1.1 means 11/10.
 #
 # <details>
 # <summary>Hint 1</summary>
 #
-# The float 1.1 is a little above 11/10, and the ceiling makes one place of that little. `Fraction(str(cf))` is exact. Do not forget the minimum.
+# The float 1.1 is a little above 11/10, and the ceiling turns that excess into one more place. `Fraction(str(cf))` is exact. Do not forget the minimum.
 #
 # </details>
 
 # %% [markdown] lang="es"
 # ## Ejercicios
 #
-# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor son tus puntos.
+# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor es tu puntaje.
 #
-# ### 1. Lugar
+# ### 1. Lugares
 #
-# La función `room(n, E, k, cf)` da la capacidad de un experto para $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exacta. El factor vale lo que está escrito: 1.1 significa 11/10.
+# La función `room(n, E, k, cf)` devuelve la capacidad de un experto para $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exacta. El factor vale lo que está escrito: 1.1 significa 11/10.
 #
 # <details>
 # <summary>Pista 1</summary>
 #
-# El float 1.1 es un poco mayor que 11/10, y el redondeo hacia arriba convierte ese poco en un lugar. La expresión `Fraction(str(cf))` es exacta. No olvides el mínimo.
+# El float 1.1 es un poco mayor que 11/10, y el redondeo hacia arriba convierte ese exceso en un lugar más. La expresión `Fraction(str(cf))` es exacta. No olvides el mínimo.
 #
 # </details>
 
 # %% [markdown] lang="pt"
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela são os seus pontos.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
 #
-# ### 1. Lugar
+# ### 1. Vagas
 #
-# A função `room(n, E, k, cf)` dá a capacidade de um especialista para $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exata. O fator vale o que está escrito: 1.1 significa 11/10.
+# A função `room(n, E, k, cf)` devolve a capacidade de um especialista para $n$ tokens: $\min(n, \lceil cf \cdot k \cdot n / E \rceil)$, exata. O fator vale o que está escrito: 1.1 significa 11/10.
 #
 # <details>
 # <summary>Dica 1</summary>
 #
-# O float 1.1 é um pouco maior do que 11/10, e o arredondamento para cima transforma esse pouco em um lugar. A expressão `Fraction(str(cf))` é exata. Não esqueça o mínimo.
+# O float 1.1 é um pouco maior do que 11/10, e o arredondamento para cima transforma esse excesso em uma vaga a mais. A expressão `Fraction(str(cf))` é exata. Não esqueça o mínimo.
 #
 # </details>
 
@@ -397,19 +397,19 @@ cases(room, {(n, E, k, cf): predict.capacity(n, E, k, cf)
 # %% [markdown] lang="en"
 # ### 2. The balance loss
 #
-# The function `balance(counts, P)` gives $E \sum_e f_e P_e$. `counts` are the assignments of each expert, $k$ for every token, and `P` the mean probabilities. It must be 1 at balance, whatever $k$ is.
+# The function `balance(counts, P)` returns $E \sum_e f_e P_e$. `counts` are the assignments of each expert, $k$ for every token, and `P` the mean probabilities. It must be 1 at balance, whatever $k$ is.
 #
 # <details>
 # <summary>Hint 2</summary>
 #
-# $f$ is a share of the assignments, so it sums to 1. Divided by the number of tokens instead it would sum to $k$.
+# $f$ is a share of the assignments, so it sums to 1. Divided by the number of tokens instead, it would sum to $k$.
 #
 # </details>
 
 # %% [markdown] lang="es"
 # ### 2. La pérdida de balanceo
 #
-# La función `balance(counts, P)` da $E \sum_e f_e P_e$. `counts` son las asignaciones de cada experto, $k$ por token, y `P` las probabilidades medias. Debe ser 1 en balance, sea cual sea $k$.
+# La función `balance(counts, P)` devuelve $E \sum_e f_e P_e$. `counts` son las asignaciones de cada experto, $k$ por token, y `P` las probabilidades medias. Con la carga balanceada debe ser 1, sea cual sea $k$.
 #
 # <details>
 # <summary>Pista 2</summary>
@@ -421,7 +421,7 @@ cases(room, {(n, E, k, cf): predict.capacity(n, E, k, cf)
 # %% [markdown] lang="pt"
 # ### 2. A perda de balanceamento
 #
-# A função `balance(counts, P)` dá $E \sum_e f_e P_e$. `counts` são as atribuições de cada especialista, $k$ por token, e `P` as probabilidades médias. Ela deve ser 1 em balanço, qualquer que seja $k$.
+# A função `balance(counts, P)` devolve $E \sum_e f_e P_e$. `counts` são as atribuições de cada especialista, $k$ por token, e `P` as probabilidades médias. No equilíbrio ela deve ser 1, qualquer que seja $k$.
 #
 # <details>
 # <summary>Dica 2</summary>
@@ -446,36 +446,36 @@ cases(balance, {(c, P): predict.balance_of(c, P) for c, P in (
 # %% [markdown] lang="en"
 # ### 3. The exchange matrix
 #
-# The function `sends(choices, E, N)` gives the matrix as a list of rows. `choices` has for every token the experts it chose; $N$ divides the number of tokens and of experts. Row $s$, column $t$: assignments of rank $s$'s tokens to rank $t$'s experts.
+# The function `sends(choices, E, N)` returns the matrix as a list of rows. `choices` has for every token the experts it chose; $N$ divides the number of tokens and of experts. Row $s$, column $t$: assignments of rank $s$'s tokens to rank $t$'s experts.
 #
 # <details>
 # <summary>Hint 3</summary>
 #
-# With $n$ tokens, token $i$ is on rank $i \div (n/N)$, rounded down, and expert $e$ on rank $e \div (E/N)$. A row is what a rank sends; exchanged, rows and columns would say what it receives.
+# With $n$ tokens, token $i$ is on rank $i \div (n/N)$, rounded down, and expert $e$ on rank $e \div (E/N)$. A row is what a rank sends; with rows and columns swapped, it would be what the rank receives.
 #
 # </details>
 
 # %% [markdown] lang="es"
 # ### 3. La matriz de intercambio
 #
-# La función `sends(choices, E, N)` da la matriz como una lista de filas. `choices` tiene, para cada token, los expertos que eligió; $N$ divide al número de tokens y al de expertos. Fila $s$, columna $t$: asignaciones de los tokens del rank $s$ a los expertos del rank $t$.
+# La función `sends(choices, E, N)` devuelve la matriz como una lista de filas. `choices` tiene, para cada token, los expertos que eligió; $N$ divide al número de tokens y al de expertos. Fila $s$, columna $t$: asignaciones de los tokens del rank $s$ a los expertos del rank $t$.
 #
 # <details>
 # <summary>Pista 3</summary>
 #
-# Con $n$ tokens, el token $i$ está en el rank $i \div (n/N)$, redondeado hacia abajo, y el experto $e$ en el rank $e \div (E/N)$. Una fila es lo que envía un rank; si se cambian filas por columnas, dicen lo que recibe.
+# Con $n$ tokens, el token $i$ está en el rank $i \div (n/N)$, redondeado hacia abajo, y el experto $e$ en el rank $e \div (E/N)$. Una fila es lo que envía un rank; si se intercambian filas y columnas, es lo que recibe.
 #
 # </details>
 
 # %% [markdown] lang="pt"
 # ### 3. A matriz de troca
 #
-# A função `sends(choices, E, N)` dá a matriz como uma lista de linhas. `choices` tem, para cada token, os especialistas que ele escolheu; $N$ divide o número de tokens e o de especialistas. Linha $s$, coluna $t$: atribuições dos tokens do rank $s$ aos especialistas do rank $t$.
+# A função `sends(choices, E, N)` devolve a matriz como uma lista de linhas. `choices` tem, para cada token, os especialistas que ele escolheu; $N$ divide o número de tokens e o de especialistas. Linha $s$, coluna $t$: atribuições dos tokens do rank $s$ aos especialistas do rank $t$.
 #
 # <details>
 # <summary>Dica 3</summary>
 #
-# Com $n$ tokens, o token $i$ está no rank $i \div (n/N)$, arredondado para baixo, e o especialista $e$ no rank $e \div (E/N)$. Uma linha é o que um rank envia; com linhas e colunas trocadas, elas dizem o que ele recebe.
+# Com $n$ tokens, o token $i$ está no rank $i \div (n/N)$, arredondado para baixo, e o especialista $e$ no rank $e \div (E/N)$. Uma linha é o que um rank envia; com linhas e colunas trocadas, é o que ele recebe.
 #
 # </details>
 
@@ -503,36 +503,36 @@ cases(sends, {(choices, E, n): skewed.exchange(n) for n in (2, 4, 8)}, hint=3)
 # %% [markdown] lang="en"
 # ### 4. Exactly twice
 #
-# Every rank takes the mean over its own tokens as its loss. There are $dp$ ranks with tokens, and the experts lie over $ep$ of them, so each expert has $dp/ep$ copies. The function `divisor(dp, ep)` gives what an expert's gradient, added over its copies, is divided by, to equal that of the mean over all tokens. The check runs it on ranks.
+# Every rank takes the mean over its own tokens as its loss. There are $dp$ ranks with tokens, and the experts lie over $ep$ of them, so each expert has $dp/ep$ copies. The function `divisor(dp, ep)` returns what an expert's gradient, added over its copies, is divided by, to equal that of the mean over all tokens. The check runs it on ranks.
 #
 # <details>
 # <summary>Hint 4</summary>
 #
-# The sum over $ep$ ranks has happened in the exchange and the one over the copies after it: together over all $dp$. Who divides by the number of copies only has a gradient $ep$ times too large, and Adam hides it.
+# The sum over $ep$ ranks has happened in the exchange and the one over the copies after it: together over all $dp$. Code that divides only by the number of copies gets a gradient $ep$ times too large, and Adam hides it.
 #
 # </details>
 
 # %% [markdown] lang="es"
 # ### 4. Exactamente el doble
 #
-# Cada rank toma como pérdida el promedio de sus propios tokens. Hay $dp$ ranks con tokens y los expertos están repartidos entre $ep$ de ellos, así que cada experto tiene $dp/ep$ copias. La función `divisor(dp, ep)` da el número entre el que se divide el gradiente de un experto, ya sumado sobre sus copias, para que sea igual al del promedio de todos los tokens. La comprobación lo ejecuta en los ranks.
+# Cada rank toma como pérdida el promedio de sus propios tokens. Hay $dp$ ranks con tokens y los expertos están repartidos entre $ep$ de ellos, así que cada experto tiene $dp/ep$ copias. La función `divisor(dp, ep)` devuelve el número entre el que se divide el gradiente de un experto, ya sumado sobre sus copias, para que sea igual al del promedio de todos los tokens. La comprobación lo ejecuta en los ranks.
 #
 # <details>
 # <summary>Pista 4</summary>
 #
-# La suma sobre $ep$ ranks ya ocurrió en el intercambio, y la de las copias después: juntas, sobre los $dp$. Quien divide solo entre el número de copias tiene un gradiente $ep$ veces mayor de lo debido, y Adam lo oculta.
+# La suma sobre $ep$ ranks ya ocurrió en el intercambio, y la de las copias después: juntas, sobre los $dp$. El código que divide solo entre el número de copias obtiene un gradiente $ep$ veces mayor de lo debido, y Adam lo oculta.
 #
 # </details>
 
 # %% [markdown] lang="pt"
 # ### 4. Exatamente o dobro
 #
-# Cada rank toma como perda a média dos seus próprios tokens. Há $dp$ ranks com tokens e os especialistas estão distribuídos por $ep$ deles, então cada especialista tem $dp/ep$ cópias. A função `divisor(dp, ep)` dá o número pelo qual se divide o gradiente de um especialista, já somado sobre as suas cópias, para que seja igual ao da média de todos os tokens. A verificação o executa nos ranks.
+# Cada rank toma como perda a média dos seus próprios tokens. Há $dp$ ranks com tokens e os especialistas estão distribuídos por $ep$ deles, então cada especialista tem $dp/ep$ cópias. A função `divisor(dp, ep)` devolve o número pelo qual se divide o gradiente de um especialista, já somado sobre as suas cópias, para que seja igual ao da média de todos os tokens. A verificação o executa nos ranks.
 #
 # <details>
 # <summary>Dica 4</summary>
 #
-# A soma sobre $ep$ ranks já aconteceu na troca, e a das cópias depois: juntas, sobre os $dp$. Quem divide só pelo número de cópias tem um gradiente $ep$ vezes maior do que o devido, e o Adam esconde isso.
+# A soma sobre $ep$ ranks já aconteceu na troca, e a das cópias depois: juntas, sobre os $dp$. O código que divide só pelo número de cópias obtém um gradiente $ep$ vezes maior do que o devido, e o Adam esconde isso.
 #
 # </details>
 

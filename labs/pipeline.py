@@ -3,7 +3,7 @@
 # %% [markdown] lang="en"
 # # Draw it, run it, measure it
 #
-# A schedule says which rank does what, and in which order. Here you write one, break it, and see it refused. Then real ranks execute three published ones, and you count what they send and hold. At the end you put the predicted and the measured timeline under each other.
+# A schedule says which rank does what, and in which order. Here you write one, break it, and see it refused. Then real ranks execute three published ones, and you count what they send and hold. At the end you put the predicted and the measured timeline one under the other.
 #
 # The theory is in the chapter [Pipeline parallelism](../../book/en/pipeline.md). The lab takes about half a minute to run and an hour to do. Before each cell that runs, write down your prediction.
 
@@ -72,12 +72,12 @@ SVG(timeline(result, None, name="mine"))
 # %% [markdown] lang="es"
 # Doce unidades para nueve de trabajo: la cuarta parte del tiempo es espera. Has escrito 1F1B: es igual a la que construye la biblioteca. `[2, 1]` son las **activaciones vivas**, los microlotes cuyo forward guarda cada rank en su peor momento.
 #
-# Ahora rómpela. Cada línea de abajo tiene un fallo. **Predice** cuál es antes de ejecutar la celda: algo que falta, algo demasiado temprano o dos ranks que se esperan el uno al otro.
+# Ahora rómpela. Cada planificación de abajo tiene un fallo. **Predice** cuál es antes de ejecutar la celda: algo que falta, algo demasiado temprano o dos ranks que se esperan el uno al otro.
 
 # %% [markdown] lang="pt"
 # Doze unidades para nove de trabalho: um quarto do tempo é espera. Você escreveu o 1F1B: ele é igual ao que a biblioteca constrói. `[2, 1]` são as **ativações vivas**, os microlotes cujo forward cada rank guarda no seu pior momento.
 #
-# Agora quebre-o. Cada linha abaixo tem uma falha. **Preveja** qual é antes de executar a célula: algo que falta, algo cedo demais ou dois ranks que esperam um pelo outro.
+# Agora quebre-o. Cada agendamento abaixo tem uma falha. **Preveja** qual é ela antes de executar a célula: algo que falta, algo cedo demais ou dois ranks que esperam um pelo outro.
 
 # %%
 for text in ("F0 F1 B0 B1 / F0 B0 F1", "F0 F1 B0 B1 / B0 F0 F1 B1", "F0 B0 F1 B1 / F1 B1 F0 B0"):
@@ -85,19 +85,19 @@ for text in ("F0 F1 B0 B1 / F0 B0 F1", "F0 F1 B0 B1 / B0 F0 F1 B1", "F0 B0 F1 B1
     findings(refuse(from_text(text)))
 
 # %% [markdown] lang="en"
-# The third has every action and each rank's own order is possible. Only together do they stop: rank 0 waits for a backward that rank 1 does after a forward that rank 0 has not sent.
+# The third has every action and each rank's own order is possible. Only together do they hang: rank 0 waits for a backward that rank 1 does after a forward that rank 0 has not sent.
 #
-# One more way to stop is in no schedule. Suppose that a send waits until the other side receives. **Predict:** does 1F1B with two microbatches run? And when a rank posts what it sends and what it receives together?
+# One more way to hang does not show in any schedule. Suppose that a send waits until the other side receives. **Predict:** does 1F1B with two microbatches run? And when a rank posts what it sends and what it receives together?
 
 # %% [markdown] lang="es"
 # La tercera tiene todas las acciones, y el orden de cada rank por separado es posible. Solo juntos se detienen: el rank 0 espera un backward que el rank 1 hace después de un forward que el rank 0 todavía no envió.
 #
-# Hay otra manera de detenerse que no está en ninguna planificación. Supón que un envío espera hasta que el otro lado recibe. **Predice:** ¿se ejecuta 1F1B con dos microlotes? ¿Y si un rank publica juntos lo que envía y lo que recibe?
+# Hay otra manera de quedarse detenido, que no se ve en ninguna planificación. Supón que un envío espera hasta que el otro lado reciba. **Predice:** ¿se ejecuta 1F1B con dos microlotes? ¿Y si un rank inicia juntos lo que envía y lo que recibe?
 
 # %% [markdown] lang="pt"
-# A terceira tem todas as ações, e a ordem de cada rank em separado é possível. Só juntos eles param: o rank 0 espera um backward que o rank 1 faz depois de um forward que o rank 0 ainda não enviou.
+# O terceiro tem todas as ações, e a ordem de cada rank em separado é possível. Só juntos eles travam: o rank 0 espera um backward que o rank 1 faz depois de um forward que o rank 0 ainda não enviou.
 #
-# Há outra maneira de parar que não está em nenhum agendamento. Suponha que um envio espera até que o outro lado receba. **Preveja:** o 1F1B com dois microlotes é executado? E se um rank publica juntos o que envia e o que recebe?
+# Há outra maneira de travar, que não aparece em nenhum agendamento. Suponha que um envio espere até que o outro lado receba. **Preveja:** o 1F1B com dois microlotes é executado? E se um rank inicia juntos o que envia e o que recebe?
 
 # %%
 for sends in ("buffered", "rendezvous", "batched"):
@@ -105,25 +105,25 @@ for sends in ("buffered", "rendezvous", "batched"):
     findings(refuse(build("1f1b", 2, 2), sends))
 
 # %% [markdown] lang="en"
-# This is the classic deadlock of home-made pipelines, and it shows at the smallest size there is. The runtime of this course posts both directions together.
+# This is the classic deadlock of home-made pipelines, and it shows at the smallest possible size. The runtime of this course posts both directions together.
 #
 # ## Turn one knob
 #
-# Four ranks, 1F1B, and the number of microbatches $M$. Under the timeline stand the idle share of the step, the idle time over the ideal time, and the live activations of ranks 0 to 3. **Predict** what happens to each of the three when $M$ doubles. The waiting in units of time does one thing, the two ratios another, and the memory a third.
+# Four ranks, 1F1B, and the number of microbatches $M$. Under the timeline are the idle share of the step, the idle time over the ideal time, and the live activations of ranks 0 to 3. **Predict** what happens to each of the three when $M$ doubles. The waiting in units of time does one thing, the two ratios another, and the memory a third.
 
 # %% [markdown] lang="es"
-# Es el deadlock clásico de los pipelines caseros, y aparece con el tamaño más pequeño que existe. El programa de este curso publica juntas las dos direcciones.
+# Es el interbloqueo (*deadlock*) clásico de los pipelines caseros, y aparece con el menor tamaño posible. El programa de este curso inicia juntas las dos direcciones.
 #
-# ## Gira una perilla
+# ## Mueve el control
 #
-# Cuatro ranks, 1F1B y el número de microlotes $M$. Debajo de la línea de tiempo están la fracción ociosa del paso, el tiempo ocioso sobre el tiempo ideal y las activaciones vivas de los ranks 0 a 3. **Predice** qué le pasa a cada una de las tres cosas cuando $M$ se duplica. La espera en unidades de tiempo hace una cosa, las dos fracciones otra y la memoria otra más.
+# Cuatro ranks, 1F1B y el número de microlotes $M$. Debajo de la línea de tiempo están la fracción ociosa del paso, el tiempo ocioso sobre el tiempo ideal y las activaciones vivas de los ranks 0 a 3. **Predice** qué le pasa a cada una de las tres cosas cuando $M$ se duplica. La espera en unidades de tiempo hace una cosa, los dos cocientes otra y la memoria otra más.
 
 # %% [markdown] lang="pt"
-# É o deadlock clássico dos pipelines caseiros, e aparece no menor tamanho que existe. O programa deste curso publica as duas direções juntas.
+# É o impasse (*deadlock*) clássico dos pipelines caseiros, e aparece no menor tamanho possível. O programa deste curso inicia as duas direções juntas.
 #
-# ## Gire um botão
+# ## Mova o controle
 #
-# Quatro ranks, 1F1B e o número de microlotes $M$. Embaixo da linha do tempo estão a fração ociosa do passo, o tempo ocioso sobre o tempo ideal e as ativações vivas dos ranks 0 a 3. **Preveja** o que acontece com cada uma das três coisas quando $M$ dobra. A espera em unidades de tempo faz uma coisa, as duas frações outra e a memória uma terceira.
+# Quatro ranks, 1F1B e o número de microlotes $M$. Embaixo da linha do tempo estão a fração ociosa do passo, o tempo ocioso sobre o tempo ideal e as ativações vivas dos ranks 0 a 3. **Preveja** o que acontece com cada uma das três coisas quando $M$ dobra. A espera em unidades de tempo faz uma coisa, os dois quocientes outra e a memória uma terceira.
 
 # %% tags=["nbval-ignore-output"]
 def drawn(M):
@@ -140,14 +140,14 @@ knob(drawn, "M", [1, 2, 4, 8, 16, 32], start=4)
 # The grammar tutor, with four layers, over two ranks. Each stage is a run of consecutive layers; the first has the embedding too and the last the head. The two share one matrix, so both ranks hold a copy of it. Interleaved gives each rank two shorter stages instead of one. **Predict** which layers each rank gets.
 
 # %% [markdown] lang="es"
-# La espera es siempre de 9 unidades en cada rank: tres forwards y tres backwards de llenado y vaciado. Se reparte entre más trabajo, así que las dos fracciones bajan. La memoria deja de crecer en $M = 4$. GPipe dura lo mismo, y su memoria sigue creciendo con $M$.
+# La espera es siempre de 9 unidades en cada rank: tres forwards y tres backwards de llenado y vaciado. Se reparte entre más trabajo, así que los dos cocientes bajan. La memoria deja de crecer en $M = 4$. GPipe dura lo mismo, y su memoria sigue creciendo con $M$.
 #
 # ## Etapas de verdad
 #
 # El tutor de gramática, con cuatro capas, en dos ranks. Cada etapa es una serie de capas seguidas; la primera tiene además el embedding y la última la capa de salida. Las dos comparten una matriz, así que los dos ranks guardan una copia. La planificación intercalada le da a cada rank dos etapas más cortas en lugar de una. **Predice** qué capas recibe cada rank.
 
 # %% [markdown] lang="pt"
-# A espera é sempre de 9 unidades em cada rank: três forwards e três backwards de enchimento e esvaziamento. Ela se divide por mais trabalho, então as duas frações caem. A memória deixa de crescer em $M = 4$. O GPipe dura o mesmo, e a memória dele continua crescendo com $M$.
+# A espera é sempre de 9 unidades em cada rank: três forwards e três backwards de enchimento e esvaziamento. Ela se reparte por mais trabalho, então os dois quocientes caem. A memória deixa de crescer em $M = 4$. O GPipe tem a mesma duração, e a memória dele continua crescendo com $M$.
 #
 # ## Estágios de verdade
 #
@@ -297,21 +297,21 @@ SVG(timeline({f"{name}, {which}": of[name] for name, _ in SCHEDULES for which, o
 table(*((name, predicted[name].makespan, measured[name].makespan) for name, _ in SCHEDULES), unit="ms")
 
 # %% [markdown] lang="en"
-# Each pair has the same boxes in the same order, since one object was simulated and executed. Beside each label stand the length of the step and its idle share. What the prediction leaves out are the messages and the cost of each action in Python. Interleaved has twice as many actions and three times as many messages, so it pays most, and on small stages its gain is lost.
+# Each pair has the same boxes in the same order, since one object was simulated and executed. Beside each label are the length of the step and its idle share. What the prediction leaves out are the messages and the cost of each action in Python. Interleaved has twice as many actions and three times as many messages, so it pays the most, and on small stages its gain is lost.
 #
 # ## More stages than cores
 #
 # Two ranks show little of a pipeline. Four on a computer with two cores would wait for the cores and not for each other. So four ranks run stages that sleep: 10 ms for a forward, 20 ms for a backward. What is measured then is the schedule, and nothing else. **Predict** the three lengths: the units of the chapter times 10 ms.
 
 # %% [markdown] lang="es"
-# Cada pareja tiene las mismas cajas en el mismo orden, porque se simuló y se ejecutó un solo objeto. Junto a cada nombre están la duración del paso y su fracción ociosa. La predicción no cuenta los mensajes ni lo que cuesta cada acción en Python. La intercalada tiene el doble de acciones y el triple de mensajes, así que es la que más paga, y con etapas pequeñas pierde lo que ganaba.
+# Cada pareja tiene las mismas cajas en el mismo orden, porque se simuló y se ejecutó un solo objeto. Junto a cada nombre están la duración del paso y su fracción ociosa. La predicción no cuenta los mensajes ni lo que cuesta cada acción en Python. La intercalada tiene el doble de acciones y el triple de mensajes, así que es la que más lo paga, y con etapas pequeñas pierde lo que ganaba.
 #
 # ## Más etapas que núcleos
 #
 # Dos ranks muestran poco de un pipeline. Cuatro en una computadora con dos núcleos esperarían a los núcleos y no unos a otros. Por eso cuatro ranks ejecutan etapas que duermen: 10 ms por forward, 20 ms por backward. Lo que se mide entonces es la planificación y nada más. **Predice** las tres duraciones: las unidades del capítulo por 10 ms.
 
 # %% [markdown] lang="pt"
-# Cada par tem as mesmas caixas na mesma ordem, porque um só objeto foi simulado e executado. Ao lado de cada nome estão a duração do passo e a sua fração ociosa. A previsão deixa de fora as mensagens e o que cada ação custa em Python. O intercalado tem o dobro de ações e o triplo de mensagens, então é o que mais paga, e com estágios pequenos perde o que ganhava.
+# Cada par tem as mesmas caixas na mesma ordem, porque um só objeto foi simulado e executado. Ao lado de cada nome estão a duração do passo e a sua fração ociosa. A previsão deixa de fora as mensagens e o que cada ação custa em Python. O intercalado tem o dobro de ações e o triplo de mensagens, então é o que mais paga por isso, e com estágios pequenos perde o que ganhava.
 #
 # ## Mais estágios do que núcleos
 #
@@ -353,11 +353,11 @@ assert all(0.99 < m.makespan / p.makespan < 2 for p, m in slept.values())
 # La misma función que dibujó en este notebook escribe los archivos del curso. La celda de abajo escribe una línea de tiempo en tres idiomas, como imagen y como texto de Mermaid, en la carpeta `drawn` junto a este notebook.
 
 # %% [markdown] lang="pt"
-# O GPipe e o 1F1B terminam juntos, como previsto: o 1F1B não é mais rápido. Ele só guarda menos. O intercalado termina antes, porque os passos do seu enchimento duram metade.
+# O GPipe e o 1F1B terminam juntos, como previsto: o 1F1B não é mais rápido. Ele só guarda menos. O intercalado termina antes, porque os passos do seu enchimento duram a metade.
 #
 # ## Guarde o desenho
 #
-# A mesma função que desenhou neste notebook escreve os arquivos do curso. A célula abaixo escreve uma linha do tempo em três línguas, como imagem e como texto de Mermaid, na pasta `drawn` ao lado deste notebook.
+# A mesma função que desenhou neste notebook escreve os arquivos do curso. A célula abaixo escreve uma linha do tempo em três idiomas, como imagem e como texto de Mermaid, na pasta `drawn` ao lado deste notebook.
 
 # %%
 from pathlib import Path
@@ -373,11 +373,11 @@ for lang in languages():
 # %% [markdown] lang="en"
 # ## Exercises
 #
-# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your points.
+# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your score.
 #
 # ### 1. Two ratios
 #
-# The function `ratios(S, M, C)` gives the idle share of the step and the idle time over the ideal time, in this order, for 1F1B ($C = 1$) and for interleaved when $S$ divides $M$.
+# The function `ratios(S, M, C)` returns the idle share of the step and the idle time over the ideal time, in this order, for 1F1B ($C = 1$) and for interleaved when $S$ divides $M$.
 #
 # <details>
 # <summary>Hint 1</summary>
@@ -389,32 +389,32 @@ for lang in languages():
 # %% [markdown] lang="es"
 # ## Ejercicios
 #
-# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor son tus puntos.
+# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor es tu puntaje.
 #
-# ### 1. Dos fracciones
+# ### 1. Dos cocientes
 #
-# La función `ratios(S, M, C)` da la fracción ociosa del paso y el tiempo ocioso sobre el tiempo ideal, en este orden, para 1F1B ($C = 1$) y para la intercalada cuando $S$ divide a $M$.
+# La función `ratios(S, M, C)` devuelve la fracción ociosa del paso y el tiempo ocioso sobre el tiempo ideal, en este orden, para 1F1B ($C = 1$) y para la intercalada cuando $S$ divide a $M$.
 #
 # <details>
 # <summary>Pista 1</summary>
 #
-# La espera de un rank vale $(S-1)/C$ microlotes y su trabajo vale $M$. Una fracción divide solo por el trabajo; la otra, por el trabajo y la espera.
+# La espera de un rank vale $(S-1)/C$ microlotes y su trabajo vale $M$. Un cociente divide solo entre el trabajo; el otro, entre el trabajo y la espera.
 #
 # </details>
 
 # %% [markdown] lang="pt"
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela são os seus pontos.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
 #
-# ### 1. Duas frações
+# ### 1. Dois quocientes
 #
-# A função `ratios(S, M, C)` dá a fração ociosa do passo e o tempo ocioso sobre o tempo ideal, nesta ordem, para o 1F1B ($C = 1$) e para o intercalado quando $S$ divide $M$.
+# A função `ratios(S, M, C)` devolve a fração ociosa do passo e o tempo ocioso sobre o tempo ideal, nesta ordem, para o 1F1B ($C = 1$) e para o intercalado quando $S$ divide $M$.
 #
 # <details>
 # <summary>Dica 1</summary>
 #
-# A espera de um rank vale $(S-1)/C$ microlotes e o seu trabalho vale $M$. Uma fração divide só pelo trabalho; a outra, pelo trabalho e pela espera.
+# A espera de um rank vale $(S-1)/C$ microlotes e o seu trabalho vale $M$. Um quociente divide só pelo trabalho; o outro, pelo trabalho e pela espera.
 #
 # </details>
 
@@ -435,7 +435,7 @@ cases(ratios, {(S, M, C): (float(predict.idle_share(S, M, C)), float(predict.idl
 # %% [markdown] lang="en"
 # ### 2. Write 1F1B
 #
-# The function `order(r, S, M)` gives the actions of rank $r$ of $S$ as a list of words: `["F0", "B0"]`. First the forwards that fill, then one forward and one backward in turn, then the backwards that are left. It must also be right when there are fewer microbatches than ranks.
+# The function `order(r, S, M)` returns the actions of rank $r$ of $S$ as a list of words: `["F0", "B0"]`. First the forwards that fill, then one forward and one backward in turn, then the backwards that are left. It must also be right when there are fewer microbatches than ranks.
 #
 # <details>
 # <summary>Hint 2</summary>
@@ -447,7 +447,7 @@ cases(ratios, {(S, M, C): (float(predict.idle_share(S, M, C)), float(predict.idl
 # %% [markdown] lang="es"
 # ### 2. Escribe 1F1B
 #
-# La función `order(r, S, M)` da las acciones del rank $r$ de $S$ como una lista de palabras: `["F0", "B0"]`. Primero los forwards de llenado, después un forward y un backward por turno, al final los backwards que quedan. También debe ser correcta cuando hay menos microlotes que ranks.
+# La función `order(r, S, M)` devuelve las acciones del rank $r$ de $S$ como una lista de palabras: `["F0", "B0"]`. Primero los forwards de llenado, después un forward y un backward alternados, al final los backwards que quedan. También debe ser correcta cuando hay menos microlotes que ranks.
 #
 # <details>
 # <summary>Pista 2</summary>
@@ -459,7 +459,7 @@ cases(ratios, {(S, M, C): (float(predict.idle_share(S, M, C)), float(predict.idl
 # %% [markdown] lang="pt"
 # ### 2. Escreva o 1F1B
 #
-# A função `order(r, S, M)` dá as ações do rank $r$ de $S$ como uma lista de palavras: `["F0", "B0"]`. Primeiro os forwards de enchimento, depois um forward e um backward por vez, no fim os backwards que restam. Ela também precisa estar certa quando há menos microlotes do que ranks.
+# A função `order(r, S, M)` devolve as ações do rank $r$ de $S$ como uma lista de palavras: `["F0", "B0"]`. Primeiro os forwards de enchimento, depois um forward e um backward alternados, no fim os backwards que restam. Ela também precisa estar certa quando há menos microlotes do que ranks.
 #
 # <details>
 # <summary>Dica 2</summary>
@@ -488,7 +488,7 @@ cases(order, {(r, S, M): str(build("1f1b", S, M)).splitlines()[r].split()
 # %% [markdown] lang="en"
 # ### 3. What a rank holds
 #
-# The function `peak(line, C)` gives the live activations of a rank at its worst moment, in whole forwards of one microbatch. `line` is its line of a schedule with $C$ chunks, such as `"F0 F1 B0 B1"`; with several chunks the stage stands in front, `"0F0"`. Split backwards occur too.
+# The function `peak(line, C)` returns the live activations of a rank at its worst moment, in whole forwards of one microbatch. `line` is its line of a schedule with $C$ chunks, such as `"F0 F1 B0 B1"`; with several chunks the stage number comes first, `"0F0"`. Split backwards occur too.
 #
 # <details>
 # <summary>Hint 3</summary>
@@ -500,24 +500,24 @@ cases(order, {(r, S, M): str(build("1f1b", S, M)).splitlines()[r].split()
 # %% [markdown] lang="es"
 # ### 3. Lo que guarda un rank
 #
-# La función `peak(line, C)` da las activaciones vivas de un rank en su peor momento, en forwards enteros de un microlote. `line` es su línea de una planificación con $C$ etapas virtuales, como `"F0 F1 B0 B1"`; si hay varias, la etapa va delante, `"0F0"`. También hay backwards partidos.
+# La función `peak(line, C)` devuelve las activaciones vivas de un rank en su peor momento, en forwards enteros de un microlote. `line` es su línea de una planificación con $C$ etapas virtuales, como `"F0 F1 B0 B1"`; si hay varias, la etapa va delante, `"0F0"`. También hay backwards divididos.
 #
 # <details>
 # <summary>Pista 3</summary>
 #
-# Un forward suma $1/C$. Un backward entero, `B`, lo resta. En uno partido lo resta `W`, porque el gradiente de los pesos todavía necesita la entrada de la etapa.
+# Un forward suma $1/C$. Un backward entero, `B`, lo resta. En uno dividido lo resta `W`, porque el gradiente de los pesos todavía necesita la entrada de la etapa.
 #
 # </details>
 
 # %% [markdown] lang="pt"
 # ### 3. O que um rank guarda
 #
-# A função `peak(line, C)` dá as ativações vivas de um rank no seu pior momento, em forwards inteiros de um microlote. `line` é a linha dele em um agendamento com $C$ estágios virtuais, como `"F0 F1 B0 B1"`; se há vários, o estágio vem na frente, `"0F0"`. Também há backwards partidos.
+# A função `peak(line, C)` devolve as ativações vivas de um rank no seu pior momento, em forwards inteiros de um microlote. `line` é a linha dele em um agendamento com $C$ estágios virtuais, como `"F0 F1 B0 B1"`; se há vários, o estágio vem na frente, `"0F0"`. Também há backwards divididos.
 #
 # <details>
 # <summary>Dica 3</summary>
 #
-# Um forward soma $1/C$. Um backward inteiro, `B`, o subtrai. Em um partido quem subtrai é `W`, porque o gradiente dos pesos ainda precisa da entrada do estágio.
+# Um forward soma $1/C$. Um backward inteiro, `B`, o subtrai. Em um dividido, quem subtrai é `W`, porque o gradiente dos pesos ainda precisa da entrada do estágio.
 #
 # </details>
 
@@ -542,7 +542,7 @@ cases(peak, {(line, s.chunks): held for s in asked for line, held in
 # %% [markdown] lang="en"
 # ### 4. A mean of means
 #
-# Until now each microbatch had equally many tokens with a loss. Here they have 10, 10, 11 and 9, and `run_step` takes the mean of each microbatch's mean: not the mean over all tokens. The function `weights(counted)` gives the factor of each microbatch's loss, so that loss and gradients equal those of the whole batch on one device.
+# Until now each microbatch had equally many tokens with a loss. Here they have 10, 10, 11 and 9, and `run_step` takes the mean of each microbatch's mean: not the mean over all tokens. The function `weights(counted)` returns the factor of each microbatch's loss, so that loss and gradients equal those of the whole batch on one device.
 #
 # <details>
 # <summary>Hint 4</summary>
@@ -554,7 +554,7 @@ cases(peak, {(line, s.chunks): held for s in asked for line, held in
 # %% [markdown] lang="es"
 # ### 4. Un promedio de promedios
 #
-# Hasta ahora cada microlote tenía el mismo número de tokens con pérdida. Aquí tienen 10, 10, 11 y 9, y la función `run_step` toma el promedio de los promedios de los microlotes, que no es el promedio de todos los tokens. La función `weights(counted)` da el factor de la pérdida de cada microlote, para que la pérdida y los gradientes sean iguales a los del lote entero en un dispositivo.
+# Hasta ahora cada microlote tenía el mismo número de tokens con pérdida. Aquí tienen 10, 10, 11 y 9, y la función `run_step` toma el promedio de los promedios de los microlotes, que no es el promedio de todos los tokens. La función `weights(counted)` devuelve el factor de la pérdida de cada microlote, para que la pérdida y los gradientes sean iguales a los del lote entero en un dispositivo.
 #
 # <details>
 # <summary>Pista 4</summary>
@@ -566,7 +566,7 @@ cases(peak, {(line, s.chunks): held for s in asked for line, held in
 # %% [markdown] lang="pt"
 # ### 4. Uma média de médias
 #
-# Até agora cada microlote tinha o mesmo número de tokens com perda. Aqui eles têm 10, 10, 11 e 9, e a função `run_step` tira a média das médias dos microlotes, que não é a média de todos os tokens. A função `weights(counted)` dá o fator da perda de cada microlote, para que a perda e os gradientes sejam iguais aos do lote inteiro em um dispositivo.
+# Até agora cada microlote tinha o mesmo número de tokens com perda. Aqui eles têm 10, 10, 11 e 9, e a função `run_step` tira a média das médias dos microlotes, que não é a média de todos os tokens. A função `weights(counted)` devolve o fator da perda de cada microlote, para que a perda e os gradientes sejam iguais aos do lote inteiro em um dispositivo.
 #
 # <details>
 # <summary>Dica 4</summary>

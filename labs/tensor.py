@@ -379,11 +379,11 @@ assert t2[sizes[0]] > t1[sizes[0]] / 2          # the tutor's size: nowhere near
 #
 # ## Exercises
 #
-# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your points.
+# Replace every `...` and run the cell; the check cell below it says `✓`, or what differs and which hint to read. Its value is your score.
 #
 # ### 1. One layer's payload
 #
-# How many bytes do the all-reduces of one transformer layer carry in all, forward and backward? The function `payload` gives it for $B$, $T$, $D$ and the bytes of an element, whatever the number of ranks.
+# How many bytes do the all-reduces of one transformer layer carry in all, forward and backward? The function `payload` returns it for $B$, $T$, $D$ and the bytes of an element, whatever the number of ranks.
 #
 # <details>
 # <summary>Hint 1</summary>
@@ -419,7 +419,7 @@ assert t2[sizes[0]] > t1[sizes[0]] / 2          # the tutor's size: nowhere near
 #
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela são os seus pontos.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
 #
 # ### 1. Os dados de uma camada
 #
