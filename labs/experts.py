@@ -101,21 +101,21 @@ def drops(cf):
 knob(drops, "cf", [0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0], start=1.25)
 
 # %% [markdown] lang="en"
-# Turn it up and the drops fall while the empty places, which are sent and computed all the same, rise. Both have the same cause: uneven experts. Capacity treats the symptom.
+# Raise the factor, and fewer assignments are dropped but more places stay empty; those are sent and computed all the same. Both have the same cause: uneven experts. Capacity treats the symptom.
 #
 # ## The exchange
 #
 # The experts lie on ranks in order, and so do the tokens. The **exchange matrix** says how many assignments go from the tokens of each rank to the experts of each rank. It follows from the routing alone. A layer sends rows forward twice, out and back, and backward twice; each row has $D$ numbers of 8 bytes. Before that, each rank tells the others its $E$ counts. **Predict** from the matrix printed first what each rank sends to others.
 
 # %% [markdown] lang="es"
-# Si lo subes, el descarte baja y suben los lugares vacíos, que se envían y se calculan igual. Las dos cosas tienen la misma causa: expertos desiguales. La capacidad trata el síntoma.
+# Si subes el factor, el descarte baja y aumentan los lugares vacíos, que se envían y se calculan igual. Las dos cosas tienen la misma causa: expertos desiguales. La capacidad trata el síntoma.
 #
 # ## El intercambio
 #
 # Los expertos están repartidos en orden entre los ranks, y los tokens también. La **matriz de intercambio** dice cuántas asignaciones van de los tokens de cada rank a los expertos de cada rank. Basta el enrutamiento para calcularla. Una capa envía filas dos veces en el forward, de ida y de vuelta, y dos en el backward; cada fila tiene $D$ números de 8 bytes. Antes, cada rank les dice a los demás sus $E$ cuentas. **Predice**, con la matriz que se imprime primero, qué envía cada rank a los demás.
 
 # %% [markdown] lang="pt"
-# Se você o aumenta, o descarte cai e crescem as vagas vazias, que são enviadas e calculadas do mesmo jeito. As duas coisas têm a mesma causa: especialistas desiguais. A capacidade trata o sintoma.
+# Se você aumenta o fator, o descarte cai e aumentam as vagas vazias, que são enviadas e calculadas do mesmo jeito. As duas coisas têm a mesma causa: especialistas desiguais. A capacidade trata o sintoma.
 #
 # ## A troca
 #
@@ -352,7 +352,7 @@ table(*rows)
 # %% [markdown] lang="es"
 # ## Ejercicios
 #
-# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor es tu puntaje.
+# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. El valor que devuelve es tu puntaje.
 #
 # ### 1. Lugares
 #
@@ -368,7 +368,7 @@ table(*rows)
 # %% [markdown] lang="pt"
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor que ela devolve é a sua pontuação.
 #
 # ### 1. Vagas
 #
@@ -568,7 +568,7 @@ check(divided, expected, hint=4, ranks=True, points=2)
 # The ranks have done their work. Closing them frees their processes; without this cell they would end with the notebook.
 
 # %% [markdown] lang="es"
-# Los ranks han terminado su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
+# Los ranks terminaron su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
 
 # %% [markdown] lang="pt"
 # Os ranks terminaram o seu trabalho. Fechá-los libera os processos; sem esta célula eles terminariam junto com o notebook.

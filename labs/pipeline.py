@@ -70,7 +70,7 @@ SVG(timeline(result, None, name="mine"))
 # Now break it. Each line below has one fault. **Predict** what is wrong with it before you run the cell: something missing, something too early, or two ranks that wait for each other.
 
 # %% [markdown] lang="es"
-# Doce unidades para nueve de trabajo: la cuarta parte del tiempo es espera. Has escrito 1F1B: es igual a la que construye la biblioteca. `[2, 1]` son las **activaciones vivas**, los microlotes cuyo forward guarda cada rank en su peor momento.
+# Doce unidades para nueve de trabajo: la cuarta parte del tiempo es espera. Escribiste 1F1B: es igual a la que construye la biblioteca. `[2, 1]` son las **activaciones vivas**, los microlotes cuyo forward guarda cada rank en su peor momento.
 #
 # Ahora rómpela. Cada planificación de abajo tiene un fallo. **Predice** cuál es antes de ejecutar la celda: algo que falta, algo demasiado temprano o dos ranks que se esperan el uno al otro.
 
@@ -87,7 +87,7 @@ for text in ("F0 F1 B0 B1 / F0 B0 F1", "F0 F1 B0 B1 / B0 F0 F1 B1", "F0 B0 F1 B1
 # %% [markdown] lang="en"
 # The third has every action and each rank's own order is possible. Only together do they hang: rank 0 waits for a backward that rank 1 does after a forward that rank 0 has not sent.
 #
-# One more way to hang does not show in any schedule. Suppose that a send waits until the other side receives. **Predict:** does 1F1B with two microbatches run? And when a rank posts what it sends and what it receives together?
+# One more way to hang does not show in any schedule. Suppose that a send waits until the other side receives. **Predict:** does 1F1B with two microbatches run? And what if a rank starts its send and its receive together?
 
 # %% [markdown] lang="es"
 # La tercera tiene todas las acciones, y el orden de cada rank por separado es posible. Solo juntos se detienen: el rank 0 espera un backward que el rank 1 hace después de un forward que el rank 0 todavía no envió.
@@ -105,7 +105,7 @@ for sends in ("buffered", "rendezvous", "batched"):
     findings(refuse(build("1f1b", 2, 2), sends))
 
 # %% [markdown] lang="en"
-# This is the classic deadlock of home-made pipelines, and it shows at the smallest possible size. The runtime of this course posts both directions together.
+# This is the classic deadlock of home-made pipelines, and it shows at the smallest possible size. The runtime of this course starts both directions together.
 #
 # ## Turn one knob
 #
@@ -389,7 +389,7 @@ for lang in languages():
 # %% [markdown] lang="es"
 # ## Ejercicios
 #
-# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. Su valor es tu puntaje.
+# Reemplaza cada `...` y ejecuta la celda; la celda de comprobación que sigue dice `✓`, o qué difiere y qué pista leer. El valor que devuelve es tu puntaje.
 #
 # ### 1. Dos cocientes
 #
@@ -405,7 +405,7 @@ for lang in languages():
 # %% [markdown] lang="pt"
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor que ela devolve é a sua pontuação.
 #
 # ### 1. Dois quocientes
 #
@@ -603,10 +603,10 @@ expected = [{"loss": mixed_loss} | {k: mixed_dense[k] for k in r["gradients"]} f
 check(with_weights, expected, hint=4, ranks=True, points=2)
 
 # %% [markdown] lang="en"
-# The ranks have done their work. Closing them frees two processes; without this cell they would end with the notebook.
+# The ranks have done their work. Closing them frees their processes; without this cell they would end with the notebook.
 
 # %% [markdown] lang="es"
-# Los ranks han terminado su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
+# Los ranks terminaron su trabajo. Cerrarlos libera sus procesos; sin esta celda terminarían junto con el notebook.
 
 # %% [markdown] lang="pt"
 # Os ranks terminaram o seu trabalho. Fechá-los libera os processos; sem esta célula eles terminariam junto com o notebook.

@@ -419,7 +419,7 @@ assert t2[sizes[0]] > t1[sizes[0]] / 2          # the tutor's size: nowhere near
 #
 # ## Exercícios
 #
-# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor dela é a sua pontuação.
+# Substitua cada `...` e execute a célula; a célula de verificação logo abaixo diz `✓`, ou o que difere e qual dica ler. O valor que ela devolve é a sua pontuação.
 #
 # ### 1. Os dados de uma camada
 #
