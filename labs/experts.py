@@ -501,7 +501,7 @@ choices = tuple(map(tuple, skewed.choices))
 cases(sends, {(choices, E, n): skewed.exchange(n) for n in (2, 4, 8)}, hint=3)
 
 # %% [markdown] lang="en"
-# ### 4. Exactly twice
+# ### 4. An exact factor
 #
 # Every rank takes the mean over its own tokens as its loss. There are $dp$ ranks with tokens, and the experts lie over $ep$ of them, so each expert has $dp/ep$ copies. The function `divisor(dp, ep)` returns what an expert's gradient, added over its copies, is divided by, to equal that of the mean over all tokens. The check runs it on ranks.
 #
@@ -513,7 +513,7 @@ cases(sends, {(choices, E, n): skewed.exchange(n) for n in (2, 4, 8)}, hint=3)
 # </details>
 
 # %% [markdown] lang="es"
-# ### 4. Exactamente el doble
+# ### 4. Un factor exacto
 #
 # Cada rank toma como pérdida el promedio de sus propios tokens. Hay $dp$ ranks con tokens y los expertos están repartidos entre $ep$ de ellos, así que cada experto tiene $dp/ep$ copias. La función `divisor(dp, ep)` devuelve el número entre el que se divide el gradiente de un experto, ya sumado sobre sus copias, para que sea igual al del promedio de todos los tokens. La comprobación lo ejecuta en los ranks.
 #
@@ -525,7 +525,7 @@ cases(sends, {(choices, E, n): skewed.exchange(n) for n in (2, 4, 8)}, hint=3)
 # </details>
 
 # %% [markdown] lang="pt"
-# ### 4. Exatamente o dobro
+# ### 4. Um fator exato
 #
 # Cada rank toma como perda a média dos seus próprios tokens. Há $dp$ ranks com tokens e os especialistas estão distribuídos por $ep$ deles, então cada especialista tem $dp/ep$ cópias. A função `divisor(dp, ep)` devolve o número pelo qual se divide o gradiente de um especialista, já somado sobre as suas cópias, para que seja igual ao da média de todos os tokens. A verificação o executa nos ranks.
 #

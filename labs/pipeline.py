@@ -77,7 +77,7 @@ SVG(timeline(result, None, name="mine"))
 # %% [markdown] lang="pt"
 # Doze unidades para nove de trabalho: um quarto do tempo é espera. Você escreveu o 1F1B: ele é igual ao que a biblioteca constrói. `[2, 1]` são as **ativações vivas**, os microlotes cujo forward cada rank guarda no seu pior momento.
 #
-# Agora quebre-o. Cada agendamento abaixo tem uma falha. **Preveja** qual é ela antes de executar a célula: algo que falta, algo cedo demais ou dois ranks que esperam um pelo outro.
+# Agora quebre-o. Cada agendamento abaixo tem uma falha. **Preveja** qual é essa falha antes de executar a célula: algo que falta, algo cedo demais ou dois ranks que esperam um pelo outro.
 
 # %%
 for text in ("F0 F1 B0 B1 / F0 B0 F1", "F0 F1 B0 B1 / B0 F0 F1 B1", "F0 B0 F1 B1 / F1 B1 F0 B0"):
