@@ -150,5 +150,5 @@ def test_errors_that_nobody_caught_are_still_one_line(capsys, monkeypatch):
             raise error
         monkeypatch.setattr(pipeline, "build", fail)
         begin = time.monotonic()
-        assert main(SCHEDULE) == 2 and time.monotonic() - begin < 5
+        assert main(SCHEDULE) == 2 and time.monotonic() - begin < 30
         assert capsys.readouterr().err.count("\n") == 1

@@ -39,14 +39,14 @@ def numeric(param):
 
 
 def rules_hold(argv, capsys, must_refuse=False):
-    begin = time.monotonic()
+    begin = time.process_time()                      # work, whatever else the machine does
     code = main(argv)
     out, err = capsys.readouterr()
     assert code in ((2,) if must_refuse else (0, 1, 2)), (argv, code)
     if code == 2:
         assert out == "" and err.startswith("paralelo: ") and err.count("\n") == 1 and len(err) < 700, (argv, out, err)
     assert "Traceback" not in err
-    assert time.monotonic() - begin < 20, argv
+    assert time.process_time() - begin < 20, argv
     return code
 
 
@@ -123,6 +123,6 @@ def test_any_words_after_schedule(capsys, argv):
 
 def test_absurd_sizes_are_refused_with_the_limit(capsys):
     for S, M in ((10**6, 10**6), (4_000_001, 1), (1, 10**14)):
-        begin = time.monotonic()
+        begin = time.process_time()
         assert main(["schedule", "1f1b", "--stages", str(S), "--microbatches", str(M)]) == 2
-        assert "4,000,000" in capsys.readouterr().err and time.monotonic() - begin < 2
+        assert "4,000,000" in capsys.readouterr().err and time.process_time() - begin < 2

@@ -271,10 +271,10 @@ def test_variables_that_double_are_refused(script):
 
 
 def test_brackets_in_brackets_take_no_square_of_time():
-    start = time.perf_counter()
+    start = time.process_time()
     for piece in ("$((", "${", '"', "'\"", "("):
         dialects.read(piece * 20_000 + "\npython train.py --tensor-model-parallel-size 2\n")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_section_that_is_no_table():

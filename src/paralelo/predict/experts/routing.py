@@ -92,8 +92,9 @@ def draw(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0,
         raise Refused("experts.k_rule", k=k, E=E)
     if variant not in VARIANTS:
         choose([0.0], 1, variant)
+    drawn = _logits(tokens, E, skew, seed)                  # refuses what is too much, before any of it is made
     choices, weights, P, z = [], [], [0.0] * E, 0.0
-    for logits in _logits(tokens, E, skew, seed):
+    for logits in drawn:
         best = choose(logits, k, variant, bias)
         choices.append([e for e, _ in best])
         weights.append([w for _, w in best])
