@@ -12,6 +12,8 @@
 `site`         shared assets, landing page, 404, size and policy of every page
 """
 
+import shutil
+import sys
 from pathlib import Path
 
 import yaml
@@ -23,7 +25,7 @@ BOOK = ROOT / "book"
 BUILD = ROOT / "build"
 SITE = ROOT / "site"
 
-__all__ = ["BOOK", "BUILD", "ROOT", "SITE", "config", "editions", "name_of", "repository", "tag", "words"]
+__all__ = ["BOOK", "BUILD", "ROOT", "SITE", "config", "editions", "name_of", "nodejs", "repository", "tag", "words"]
 
 
 def editions() -> list[str]:
@@ -43,6 +45,11 @@ def name_of(lang: str) -> str:
 def tag(lang: str) -> str:
     """What stands in `<html lang>`: pt-BR."""
     return rules(lang)["html"]
+
+
+def nodejs() -> str:
+    """Node of this machine, or the one that set-up took from PyPI."""
+    return shutil.which("node") or str(Path(sys.executable).parent / "node")
 
 
 def config() -> dict:

@@ -7,16 +7,13 @@ place in the source, and a warning stops the build.
 
 import hashlib
 import json
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
-from edition import BUILD, ROOT
+from edition import BUILD, ROOT, nodejs
 
 KATEX = ROOT / "node_modules" / "katex" / "dist" / "katex.js"
 SERVER = r"""
@@ -51,8 +48,7 @@ class Mathematics:
 
     def ask(self, tex: str, display: bool) -> str:
         if self.process is None:
-            node = shutil.which("node") or str(Path(sys.executable).parent / "node")
-            self.process = subprocess.Popen([node, "-e", SERVER, str(KATEX)], text=True, encoding="utf-8",
+            self.process = subprocess.Popen([nodejs(), "-e", SERVER, str(KATEX)], text=True, encoding="utf-8",
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.process.stdin.write(json.dumps({"tex": tex, "displayMode": display}) + "\n")
         self.process.stdin.flush()

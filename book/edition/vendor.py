@@ -1,5 +1,8 @@
 """What the live tools run on, in site/vendor/: Pyodide's core from npm and the library's own wheel, one copy for all.
 
+The core's files are npm's, but for Python's standard library, which is compiled (`stdlib.mjs`): it starts in a third of
+the time.
+
 A page that has a tool names the wheel with `digest()`, so a page and the Python that it loads are always of one make.
 """
 
@@ -14,13 +17,14 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from edition import BOOK, BUILD, ROOT, SITE
+from edition import BOOK, BUILD, ROOT, SITE, nodejs
 
 PYODIDE = ROOT / "node_modules" / "pyodide"
-CORE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+STDLIB = BOOK / "edition" / "stdlib.mjs"
 NOTICE = """Pyodide {version}: CPython compiled to WebAssembly, {address}
 Licence: {license} (https://www.mozilla.org/MPL/2.0/), its Python and standard library under the PSF licence
-(https://docs.python.org/3/license.html). The files are as npm delivers them; their sources are at the address above.
+(https://docs.python.org/3/license.html). The files are as npm delivers them, but for python_stdlib.zip: it holds the
+same modules compiled to .pyc, some left out. Their sources are at the address above.
 """
 
 
@@ -28,7 +32,7 @@ def sources() -> list[Path]:
     """What a tool's answers are made of, besides Pyodide."""
     tools = [p for p in (BOOK / "tools").rglob("*") if p.suffix in (".py", ".js", ".css")]
     library = [p for p in (ROOT / "src" / "paralelo").rglob("*") if p.suffix in (".py", ".toml", ".css", ".json")]
-    return sorted(p for p in [*tools, *library, PYODIDE / "package.json", ROOT / "pyproject.toml"]
+    return sorted(p for p in [*tools, *library, PYODIDE / "package.json", STDLIB, ROOT / "pyproject.toml"]
                   if p.is_file() and "__pycache__" not in p.parts)
 
 
@@ -48,8 +52,25 @@ def wheel_name() -> str:
 @cache
 def download() -> float:
     """Bytes that a reader's first run downloads, compressed as hosts do it."""
-    files = [*(PYODIDE / name for name in CORE), wheel()]
-    return float(sum(len(gzip.compress(f.read_bytes(), 6)) for f in files))
+    return float(sum(len(gzip.compress(f.read_bytes(), 6)) for f in [*core(), wheel()]))
+
+
+def core() -> list[Path]:
+    return [*(PYODIDE / name for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json")),
+            stdlib()]
+
+
+def stdlib() -> Path:
+    """Python's standard library, compiled; made again for another Pyodide or another `stdlib.mjs`."""
+    made_of = hashlib.sha256((PYODIDE / "package.json").read_bytes() + STDLIB.read_bytes()).hexdigest()[:10]
+    made = BUILD / "stdlib" / made_of / "python_stdlib.zip"
+    if not made.is_file():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+            half = Path(folder) / made.name
+            subprocess.run([nodejs(), str(STDLIB), str(PYODIDE), str(half)], check=True, capture_output=True)
+            half.replace(made)
+    return made
 
 
 def wheel() -> Path:
@@ -74,7 +95,7 @@ def vendor() -> None:
         shutil.rmtree(to, ignore_errors=True)
         return
     package = json.loads((PYODIDE / "package.json").read_text(encoding="utf-8"))
-    files = {f"pyodide/{name}": (PYODIDE / name).read_bytes() for name in CORE}
+    files = {f"pyodide/{p.name}": p.read_bytes() for p in core()}
     files["pyodide/NOTICE.txt"] = NOTICE.format(version=package["version"], address=package["homepage"],
                                                 license=package["license"]).encode()
     files[wheel_name()] = wheel().read_bytes()
