@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from checks import glossary, language, links, numbers, quotes, sessions, skeleton, spelling, stale
+from checks import glossary, language, length, links, numbers, quotes, sessions, skeleton, spelling, stale
 from checks.pages import ROOT, SOURCE, Book
 
-CHECKS = (skeleton, stale, numbers, quotes, sessions, links, glossary, language, spelling)
+CHECKS = (skeleton, stale, numbers, quotes, sessions, links, glossary, language, spelling, length)
 
 
 def main() -> int:

@@ -99,16 +99,20 @@ def parser():
 _PARSER = None
 
 
-def parse(page: Page) -> Page:
+def tokens(text: str) -> list:
     global _PARSER
     _PARSER = _PARSER or parser()
+    return _PARSER.parse(text)
+
+
+def parse(page: Page) -> Page:
     _walk(page, page.text, 0)
     return page
 
 
 def _walk(page: Page, text: str, offset: int) -> None:
     add = lambda kind, key, line: page.parts.append(Part(kind, key, line + offset + 1))  # noqa: E731
-    for token in _PARSER.parse(text):
+    for token in tokens(text):
         line = token.map[0] if token.map else 0
         match token.type:
             case "heading_open":
@@ -126,7 +130,7 @@ def _walk(page: Page, text: str, offset: int) -> None:
                     add("number", m[1], line)
             case "inline":
                 _inline(page, token, line, add)
-                words = prose(token)
+                words = prose(token.children or [])
                 if words.strip():
                     page.prose.append(Prose(words, line + offset + 1))
 
@@ -196,10 +200,10 @@ def mathematics(text: str) -> str:
     return re.sub(r"\s+", "", text.replace("{,}", ".").replace(r"\,", ""))
 
 
-def prose(token) -> str:
+def prose(inline: list) -> str:
     """What a reader reads of a paragraph; code and mathematics become spaces. Alt texts and titles count."""
     out = []
-    for child in token.children or []:
+    for child in inline:
         if child.type == "text":
             out.append(child.content)
         elif child.type in ("softbreak", "hardbreak"):

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book"))
 
-from checks import glossary, language, links, numbers, quotes, sessions, skeleton, stale  # noqa: E402
+from checks import glossary, language, length, links, numbers, quotes, sessions, skeleton, stale  # noqa: E402
 from checks.pages import Book  # noqa: E402
 
 ENGLISH = """---
@@ -154,3 +154,20 @@ def test_a_session_shows_what_python_answers():
     assert sessions.wrong(">>> 2 + 2\n4\n>>> x = 3\n") == ()
     assert sessions.wrong(">>> x = 2\n>>> print(x)\n3\n") == ((2, "3", "2"),)
     assert sessions.wrong(">>> nowhere\n3\n")[0][2].startswith("NameError")
+
+
+def test_the_length_of_a_chapter_is_its_running_text(write):
+    """Seven words of a lead and twelve of a section; nothing of code, mathematics, tables, captions, folded answers."""
+    page = write().pages["en"]["pipeline.md"]
+    before = length.words(page)
+    assert before == len("Pipeline parallelism The bubble is 3/7 or 42.9 of the step".split()) + len(
+        "What each rank holds A rank calls see the start for 17,408 columns".split())
+    found = [str(f) for f in length.findings(write())]
+    assert len(found) == 2 and all("words of running text" in f and "2000 to 3500" in f for f in found)
+    assert not list(length.findings(write(*[("Un rank llama", "Un rank " + "llama " * 1990)],
+                                          english=[("A rank calls", "A rank " + "calls " * 3400)])))
+    more = "columns.\n\n| a | b |\n|---|---|\n| c | d |\n\n![e](f.svg \"G.\")\n\n$$\nx\n$$"
+    other = write(english=[("columns.", more)]).pages["en"]["pipeline.md"]
+    assert length.words(other) == before
+    note = write(english=[("columns.", "columns.\n\n:::{note}\nTwo words.\n:::")]).pages["en"]["pipeline.md"]
+    assert length.words(note) == before + 2
