@@ -371,6 +371,13 @@ def test_pieces_joined_are_the_whole(split):
 # ---- what is refused before the first message
 
 
+def untied(group):
+    """The head's own weights were dropped without a word, and the embedding's taken."""
+    dense, embedding = nn.Linear(2, 8, bias=False), nn.Embedding(8, 2)
+    parallel = tensor.VocabParallelEmbedding.from_dense(embedding, group)
+    tensor.VocabParallelHead.from_dense(dense, group, tied=parallel)
+
+
 def refusals():
     group, found = dist.group.WORLD, []
     tries = [lambda: tensor.ColumnParallelLinear(4, 6, group), lambda: tensor.RowParallelLinear(6, 4, group),
@@ -382,6 +389,13 @@ def refusals():
              lambda: tensor.vocab_parallel_cross_entropy(torch.zeros(1, 2), torch.tensor([9]), group),
              lambda: tensor.vocab_parallel_cross_entropy(torch.zeros(1, 2), torch.tensor([1]), group, reduction="x"),
              lambda: tensor.VocabParallelHead.from_dense(nn.Linear(2, 8), group),
+             lambda: tensor.vocab_parallel_cross_entropy(torch.zeros(1, 2), torch.tensor([1]), group, V=9),
+             lambda: tensor.VocabParallelHead(8, 3, group, tied=tensor.VocabParallelEmbedding(8, 2, group)),
+             lambda: tensor.VocabParallelEmbedding(8, 2, group, padding_idx=8),
+             lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, max_norm=1.0), group),
+             lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, sparse=True), group),
+             lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, scale_grad_by_freq=True), group),
+             lambda: untied(group),
              lambda: tensor.clip_grad_norm(nn.Linear(1, 1), 0.0, group),
              lambda: tensor.dropout(torch.ones(2), 1.0, torch.Generator()),
              lambda: tensor.piece(torch.ones(3), tensor.Split((4,), 0), 0, 4),

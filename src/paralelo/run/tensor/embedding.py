@@ -8,6 +8,10 @@
 
 Embedding: forward all-reduces (…, D), 2(N-1)/N · n·D elements a rank for n tokens; backward sends nothing.
 Head: forward sends nothing, backward all-reduces dh. Source: Shoeybi et al. 2019, section 3.
+
+Of torch's options only `padding_idx` is taken over. `max_norm` rescales rows that are looked up, `scale_grad_by_freq`
+counts tokens and `sparse` makes gradients of another kind; each would act on row 0 of a rank for every token that lies
+elsewhere, so they are refused.
 """
 
 from collections.abc import Callable
@@ -30,7 +34,10 @@ class VocabParallelEmbedding(nn.Module):
     def __init__(self, V: int, D: int, group: dist.ProcessGroup, *, padding_idx: int | None = None,
                  leave: Callable = reduce_from, device=None, dtype=None):
         super().__init__()
-        self.V, self.group, self.padding_idx, self.leave = V, group, padding_idx, leave
+        if padding_idx is not None and not -V <= padding_idx < V:
+            raise Refused("run_tensor.token", token=padding_idx, V=V)
+        self.V, self.group, self.leave = V, group, leave
+        self.padding_idx = padding_idx if padding_idx is None else padding_idx % V
         self._split = Split((V, D), dim=0, padded=True)
         shape = local_shape(self._split, group.size())
         self.start = group.rank() * shape[0]
@@ -38,6 +45,10 @@ class VocabParallelEmbedding(nn.Module):
 
     @classmethod
     def from_dense(cls, dense: nn.Embedding, group: dist.ProcessGroup, **options) -> "VocabParallelEmbedding":
+        for name, without in (("max_norm", None), ("scale_grad_by_freq", False), ("sparse", False)):
+            if getattr(dense, name) != without:
+                raise Refused("run_tensor.embedding_option", name=name, value=str(getattr(dense, name)),
+                              would_do=str(without))
         w = dense.weight
         parallel = cls(*w.shape, group, padding_idx=dense.padding_idx, device=w.device, dtype=w.dtype, **options)
         with torch.no_grad():
@@ -64,14 +75,19 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class VocabParallelHead(nn.Module):
-    """h (…, D) → this rank's logits (…, Vp/N). `tied`: the embedding whose weight it shares."""
+    """h (…, D) → this rank's logits (…, Vp/N). `tied`: the embedding whose weight it shares.
+
+    `from_dense` with `tied` refuses a head whose numbers are not the embedding's: they would be lost.
+    """
 
     def __init__(self, V: int, D: int, group: dist.ProcessGroup, *, tied: VocabParallelEmbedding | None = None,
                  enter: Callable | None = copy_to, device=None, dtype=None):
         super().__init__()
         self.V, self.group, self.enter, self._split = V, group, enter, Split((V, D), dim=0, padded=True)
+        if tied is not None and tied.splits()["weight"] != self._split:
+            raise Refused("run_tensor.shape", expected=[V, D], got=list(tied.splits()["weight"].shape))
         shape = local_shape(self._split, group.size())
-        self.weight = tied.weight if tied else nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
+        self.weight = tied.weight if tied is not None else nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
 
     @classmethod
     def from_dense(cls, dense: nn.Linear, group: dist.ProcessGroup, *, tied: VocabParallelEmbedding | None = None,
@@ -80,10 +96,13 @@ class VocabParallelHead(nn.Module):
             raise Refused("run_tensor.head_bias")
         w = dense.weight
         parallel = cls(*w.shape, group, tied=tied, device=w.device, dtype=w.dtype, **options)
+        mine = piece(w, parallel._split, group.rank(), group.size())
         if tied is None:
             with torch.no_grad():
-                parallel.weight.copy_(piece(w, parallel._split, group.rank(), group.size()))
+                parallel.weight.copy_(mine)
             parallel.weight.requires_grad_(w.requires_grad)
+        elif not torch.equal(mine, tied.weight):
+            raise Refused("run_tensor.untied", V=w.shape[0], D=w.shape[1])
         return parallel
 
     def splits(self):

@@ -65,11 +65,14 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: dist.Pr
         raise Refused("run_tensor.targets_shape", logits=list(logits.shape), targets=list(targets.shape))
     if reduction not in ("mean", "sum", "none"):
         raise Refused("run_tensor.reduction", reduction=reduction)
-    size = V if V is not None else logits.shape[-1] * group.size()
+    columns = logits.shape[-1] * group.size()
+    size = V if V is not None else columns
+    if size > columns:                                      # a label that no rank holds would count as a logit of 0
+        raise Refused("run_tensor.vocabulary", V=V, columns=columns, N=group.size())
     wrong = targets[(targets != IGNORE) & ((targets < 0) | (targets >= size))]
     if wrong.numel():
         raise Refused("run_tensor.token", token=int(wrong[0]), V=size)
-    loss = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), group, V).view(targets.shape)
+    loss = _CrossEntropy.apply(logits.reshape(-1, logits.shape[-1]), targets.flatten(), group, V).view(targets.shape)
     if reduction == "none":
         return loss
     return loss.sum() if reduction == "sum" else loss.sum() / (targets != IGNORE).sum()
