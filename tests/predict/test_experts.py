@@ -43,6 +43,13 @@ def test_weights_of_every_variant(logits, data):
     assert [logits[e] for e, _ in after] == best
 
 
+def test_sigmoid_scores_too_small_for_a_float():
+    """0/0, where every sigmoid of the chosen underflowed."""
+    small, of_order_one = x.choose([-1000.0, -1001.0], 2, "sigmoid_bias"), x.choose([1.0, 0.0], 2, "topk_softmax")
+    assert dict(small) == pytest.approx(dict(of_order_one))
+    assert sum(x.probabilities([-1000.0, -1001.0], "sigmoid_bias")) == pytest.approx(1)
+
+
 def test_balance_loss():
     """C76: the loss of a mixed-up product was almost constant; it is 1 when balanced, E when all go to one expert."""
     assert x.balance([Fraction(1, 4)] * 4, [Fraction(1, 4)] * 4) == 1

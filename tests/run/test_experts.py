@@ -88,6 +88,26 @@ def test_top_k_weights():
     assert found["softmax_topk_renormalized"] == pytest.approx(found["topk_softmax"])
 
 
+@pytest.mark.parametrize("variant", predicted.VARIANTS)
+def test_prediction_and_run_route_alike(variant):
+    """The same logits: who is chosen, the weights, and what the losses see. The prediction took softmax for P where
+    the run took s over Σ s."""
+    rows = [list(row) for row in predicted.routing._logits(40, 6, 1.0, 3)] + [[-900.0 - i for i in range(6)]]
+    drawn = predicted.draw(40, 6, 2, 1.0, 3, variant)
+    router = experts.Router(D, 6, 2, variant=variant, dtype=torch.float64)
+    routing = router.route(torch.tensor(rows, dtype=torch.float64, requires_grad=True))
+    for row, chosen, weights in zip(rows, routing.experts.tolist(), routing.weights, strict=True):
+        expected = predicted.choose(row, 2, variant)
+        assert chosen == [e for e, _ in expected] and weights.tolist() == pytest.approx([w for _, w in expected])
+    found = router.route(torch.tensor(rows[:40], dtype=torch.float64))
+    assert found.counts.tolist() == drawn.counts
+    assert found.probabilities.mean(0).tolist() == pytest.approx(drawn.P)
+    assert experts.balance_loss(found).item() == pytest.approx(drawn.balance())
+    assert experts.z_loss(found).item() == pytest.approx(drawn.z_loss)
+    routing.weights.sum().backward()
+    assert routing.logits.grad.isfinite().all()
+
+
 def routing_of(logits, k):
     return experts.Router(D, logits.shape[1], k, variant="softmax_topk").route(logits)
 
@@ -261,7 +281,7 @@ def check_idle_experts():
         found.append(check_mix(groups, degrees, (4, 0), {"k": 1, "shared": False}, collapse=True, frozen_input=True))
     moe = experts.ExpertParallelMoE.from_dense(dense_layer(), dist.group.WORLD)
     y = moe(torch.zeros(0, D, dtype=torch.float64))                       # no token on any rank
-    (y.sum() + experts.balance_loss(moe.routing, dist.group.WORLD)).nan_to_num().backward()
+    (y.sum() + experts.balance_loss(moe.routing, dist.group.WORLD)).backward()
     found.append(({name: p.grad.abs().max().item() for name, p in moe.experts.named_parameters()}, y.shape == (0, D)))
     return [(differences, took_part) for differences, took_part, *_ in found]
 

@@ -13,10 +13,10 @@ from paralelo.predict.experts.capacity import (
     leaving_bytes,
     rank_of_expert,
 )
-from paralelo.predict.experts.router import VARIANTS, balance, balance_of, choose, softmax, z_loss
+from paralelo.predict.experts.router import VARIANTS, balance, balance_of, choose, probabilities, softmax, z_loss
 from paralelo.predict.experts.routing import Routing, draw, steer
 
 __all__ = [
     "VARIANTS", "Routing", "balance", "balance_of", "capacity", "choose", "draw", "dropped", "exchange_bytes",
-    "experts_of", "kept", "leaving_bytes", "rank_of_expert", "softmax", "steer", "z_loss",
+    "experts_of", "kept", "leaving_bytes", "probabilities", "rank_of_expert", "softmax", "steer", "z_loss",
 ]

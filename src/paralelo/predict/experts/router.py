@@ -8,7 +8,9 @@
 The bias of the last one steers the choice and never the output. Ties go to the lower expert.
 
 Balance loss: E·Σ f·P, f the share of the k·n assignments that an expert got, P its mean probability; 1 when balanced,
-at any k (code that lets f sum to k has k instead). z-loss: mean of (log Σ exp logits)².
+at any k (code that lets f sum to k has k instead). A token's probabilities are p, over all experts; for sigmoid_bias
+they are s divided by the sum of s over all experts, as in DeepSeek-V3's balance loss (equations 17 to 20, where f and P
+are those of one sequence). z-loss: mean of (log Σ exp logits)².
 
 Sources: Shazeer et al. 2017; Fedus et al. 2021, section 2.2; Zoph et al. 2022, section 3; DeepSeek-V3, section 2.1.2.
 """
@@ -33,6 +35,16 @@ def softmax(logits) -> list[float]:
     return [w / total for w in weights]
 
 
+def probabilities(logits, variant: str = "softmax_topk_renormalized") -> list[float]:
+    """What the balance loss sees of one token: a number for each of all experts, adding up to 1.
+
+    >>> [round(p, 4) for p in probabilities([2, 1, 0, -1], "sigmoid_bias")]     # s: 0.8808, 0.7311, 0.5, 0.2689
+    [0.37, 0.3071, 0.21, 0.113]
+    """
+    one_of("variant", variant, VARIANTS)
+    return softmax([_log_sigmoid(x) for x in logits] if variant == "sigmoid_bias" else logits)
+
+
 def choose(logits, k: int, variant: str = "softmax_topk_renormalized", bias=None) -> list[tuple[int, float]]:
     """The k experts of one token with their weights, best first.
 
@@ -50,11 +62,12 @@ def choose(logits, k: int, variant: str = "softmax_topk_renormalized", bias=None
     if whole("k", k) > E:
         raise Refused("experts.k_rule", k=k, E=E)
     if variant == "sigmoid_bias":
-        score = [_sigmoid(x) for x in logits]
-        by = score if bias is None else [s + b for s, b in zip(score, bias, strict=True)]
-    else:
-        score = by = softmax(logits)
-    chosen = sorted(range(E), key=lambda e: (-by[e], -logits[e], e) if variant != "sigmoid_bias" else (-by[e], e))[:k]
+        score = [_log_sigmoid(x) for x in logits]
+        by = [math.exp(s) + b for s, b in zip(score, [0] * E if bias is None else bias, strict=True)]
+        chosen = sorted(range(E), key=lambda e: (-by[e], e))[:k]
+        return list(zip(chosen, softmax([score[e] for e in chosen]), strict=True))     # s over its sum, however small
+    score = softmax(logits)
+    chosen = sorted(range(E), key=lambda e: (-score[e], -logits[e], e))[:k]
     if variant == "softmax_topk":
         return [(e, score[e]) for e in chosen]
     if variant == "topk_softmax":
@@ -63,8 +76,8 @@ def choose(logits, k: int, variant: str = "softmax_topk_renormalized", bias=None
     return [(e, score[e] / total) for e in chosen]
 
 
-def _sigmoid(x):
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+def _log_sigmoid(x):
+    return -math.log1p(math.exp(-x)) if x >= 0 else x - math.log1p(math.exp(x))
 
 
 def balance(f, P):

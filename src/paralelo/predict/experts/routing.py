@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from paralelo.predict.experts.capacity import capacity as slots
 from paralelo.predict.experts.capacity import experts_of, kept
-from paralelo.predict.experts.router import VARIANTS, balance_of, choose, softmax, z_loss
+from paralelo.predict.experts.router import VARIANTS, balance_of, choose, probabilities, z_loss
 from paralelo.predict.quantity import ranges, real, shares, whole
 from paralelo.words import Refused
 
@@ -98,7 +98,7 @@ def draw(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0,
         best = choose(logits, k, variant, bias)
         choices.append([e for e, _ in best])
         weights.append([w for _, w in best])
-        P = [p + q for p, q in zip(P, softmax(logits), strict=True)]
+        P = [p + q for p, q in zip(P, probabilities(logits, variant), strict=True)]
         z += z_loss([logits])
     return Routing(E, choices, weights, [p / tokens for p in P], z / tokens)
 

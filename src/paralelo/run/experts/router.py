@@ -41,7 +41,8 @@ class Routing:
     experts        (n, k)   chosen experts, the best first
     weights        (n, k)   what their outputs are multiplied by
     logits         (n, E)
-    probabilities  (n, E)   of all experts, each row adding up to 1: what the balance loss sees
+    probabilities  (n, E)   of all experts, each row adding up to 1: what the balance loss sees. p, or for
+                            sigmoid_bias s over the sum of s, as in DeepSeek-V3 (section 2.1.2, equations 17 to 20)
     kept           (n, k)   False where an expert was full
     """
 
@@ -104,18 +105,18 @@ class Router(nn.Module):
     def route(self, logits: torch.Tensor, dtype=None) -> Routing:
         """The choice and the weights from logits (n, E)."""
         if self.variant == "sigmoid_bias":
-            score = logits.sigmoid()
-            probabilities, chooser = score / score.sum(-1, keepdim=True), score + self.bias
+            score = F.logsigmoid(logits)                                              # s over its sum, however small:
+            probabilities, chooser = score.softmax(-1), score.exp() + self.bias       # softmax of log s
         else:
             score = probabilities = logits.softmax(-1)
             chooser = logits                                                          # in the order of the scores
         experts = chooser.detach().sort(dim=-1, descending=True, stable=True).indices    # ties: the lower expert
         experts = experts[:, :self.k]                                                  # (n, k)
-        if self.variant == "topk_softmax":
-            weights = logits.gather(1, experts).softmax(-1)
+        if self.variant in ("topk_softmax", "sigmoid_bias"):
+            weights = (logits if self.variant == "topk_softmax" else score).gather(1, experts).softmax(-1)
         else:
             weights = score.gather(1, experts)
-            if self.variant != "softmax_topk":
+            if self.variant == "softmax_topk_renormalized":
                 weights = weights / weights.sum(-1, keepdim=True)
         kept = torch.ones_like(experts, dtype=torch.bool)
         return Routing(experts, (weights * self.scale).to(dtype or logits.dtype), logits, probabilities, kept)
@@ -135,7 +136,7 @@ def balance_loss(routing: Routing, group=None) -> torch.Tensor:
     n, E = routing.logits.shape
     counts, n = _over(group, routing.counts, n)
     share = routing.probabilities.sum(0) / n                                          # Σ over ranks is P
-    return E * (counts.to(share.dtype) / counts.sum() * share).sum()
+    return E * (counts.to(share.dtype) / counts.sum().clamp(min=1) * share).sum()
 
 
 def z_loss(routing: Routing, group=None) -> torch.Tensor:
