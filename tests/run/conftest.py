@@ -1,10 +1,16 @@
 """Persistent ranks, shared by all tests of a process: `ranks(2)` starts them once."""
 
+import sys
+from pathlib import Path
+
 import cloudpickle
 import pytest
 
 torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+import helpers  # noqa: E402
 
+cloudpickle.register_pickle_by_value(helpers)
 _pool = {}
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import Groups, random
 
 from paralelo.predict import experts as predicted
 from paralelo.predict.layout import Layout
@@ -17,31 +18,6 @@ pytestmark = pytest.mark.experts
 
 TOLERANCE = 1e-9
 D, F = 6, 8
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-class Groups(dict):
-    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
-
-    def __missing__(self, members):
-        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
-        return self[members]
-
-    def side_by_side(self, lists):
-        """The group of this rank, of lists of ranks that share out the world."""
-        made = [(members, self[tuple(members)]) for members in lists]
-        return next(group for members, group in made if dist.get_rank() in members)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for group in self.values():
-            if group != dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
 
 
 def dense_layer(E=4, k=2, variant="softmax_topk_renormalized", factor=None, shared=True):

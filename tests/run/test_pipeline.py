@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import Block, Embed
 from torch import nn
 
 from paralelo.predict.layout import stages as layers_of_stages
@@ -14,31 +15,6 @@ from paralelo.words import Refused
 
 pytestmark = pytest.mark.pipeline
 D, V = 8, 13
-
-
-class Block(nn.Module):
-    """A residual block with a norm, a gated product and a weight used twice: everything that a split backward meets."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(D)
-        self.gate, self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(D, 2 * D, bias=False), nn.Linear(2 * D, D)
-        self.twice = nn.Linear(D, D)
-
-    def forward(self, x):
-        y = self.twice(self.norm(x))
-        y = self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
-        return x + self.twice(y)
-
-
-class Embed(nn.Module):
-    def __init__(self, tied=None):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(V, D)) if tied is None else tied
-        self.position = nn.Parameter(torch.randn(32, D))
-
-    def forward(self, tokens):
-        return self.weight[tokens] + self.position[: tokens.shape[1]]
 
 
 class Head(nn.Module):
@@ -53,9 +29,9 @@ class Head(nn.Module):
 def dense(layers, seed=0, tied=False):
     """A list of modules: the embedding, `layers` blocks, the head."""
     torch.manual_seed(seed)
-    embed = Embed()
+    embed = Embed(V, D)
     head = Head(embed.weight if tied else nn.Parameter(torch.randn(V, D)))
-    return nn.ModuleList([embed, *(Block() for _ in range(layers)), head]).double()
+    return nn.ModuleList([embed, *(Block(D) for _ in range(layers)), head]).double()
 
 
 def stage_modules(model, schedule, rank):

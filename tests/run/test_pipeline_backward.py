@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import Block, Embed
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
@@ -11,36 +12,11 @@ pytestmark = pytest.mark.pipeline
 D, V = 8, 13
 
 
-class Block(nn.Module):
-    """A residual block with a norm, a gated product and a weight used twice: what a split backward meets."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(D)
-        self.gate, self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(D, 2 * D, bias=False), nn.Linear(2 * D, D)
-        self.twice = nn.Linear(D, D)
-
-    def forward(self, x):
-        y = self.twice(self.norm(x))
-        y = self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
-        return x + self.twice(y)
-
-
-class Embed(nn.Module):
-    def __init__(self, tied=None):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(V, D)) if tied is None else tied
-        self.position = nn.Parameter(torch.randn(32, D))
-
-    def forward(self, tokens):
-        return self.weight[tokens] + self.position[: tokens.shape[1]]
-
-
 @pytest.mark.parametrize("first", [False, True])
 def test_split_backward_is_the_whole_one_in_two_halves(first):
     """I leaves the weights' gradients alone (but for a weight used twice), W completes them; together: the whole B."""
     torch.manual_seed(0)
-    stage = nn.Sequential(*([Embed()] if first else []), Block(), Block(), nn.Linear(D, D)).double()
+    stage = nn.Sequential(*([Embed(V, D)] if first else []), Block(D), Block(D), nn.Linear(D, D)).double()
     given = torch.randint(V, (3, 5)) if first else torch.randn(3, 5, D, dtype=torch.float64)
 
     def run():

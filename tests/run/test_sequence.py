@@ -1,11 +1,11 @@
 """Attention and linear attention over a split sequence against the dense ones: outputs and every gradient, float64."""
 
 import math
-from contextlib import contextmanager
 
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import Groups, random, subgroup
 
 from paralelo.predict import sequence as predicted
 from paralelo.run import sequence
@@ -17,40 +17,6 @@ pytestmark = pytest.mark.sequence
 
 TOLERANCE = 1e-9
 WORLDS = [(1, 1), (2, 2), (4, 4), (4, 2)]                                 # (world size, group size)
-
-
-class Groups(dict):
-    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
-
-    def __missing__(self, members):
-        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
-        return self[members]
-
-    def side_by_side(self, lists):
-        """The group of this rank, of lists of ranks that share out the world."""
-        made = [(members, self[tuple(members)]) for members in lists]
-        return next(group for members, group in made if dist.get_rank() in members)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for group in self.values():
-            if group != dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
-
-
-@contextmanager
-def subgroup(size):
-    """This rank's group: the whole world, or neighbours in it."""
-    world = dist.get_world_size()
-    with Groups() as groups:
-        lists = [range(i, i + size) for i in range(0, world, size)]
-        yield dist.group.WORLD if size == world else groups.side_by_side(lists)
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def dense_attention(q, k, v, causal, documents=None):

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import Groups, random, subgroup
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -19,44 +20,13 @@ TOLERANCE = 1e-9
 WORLDS = [(1, 1), (2, 2), (4, 4), (4, 2)]                                 # (world size, group size)
 
 
-class Groups(dict):
-    """Groups of ranks, each made once and ended with the block: the ranks live on, and a group has threads."""
-
-    def __missing__(self, members):
-        self[members] = dist.new_group(members)                           # every rank makes every group, in one order
-        return self[members]
-
-    def side_by_side(self, lists):
-        """The group of this rank, of lists of ranks that share out the world."""
-        made = [(members, self[tuple(members)]) for members in lists]
-        return next(group for members, group in made if dist.get_rank() in members)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for group in self.values():
-            if group != dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
-
-
-def subgroup(size, groups):
-    """This rank's group: the whole world, or neighbours in it."""
-    world = dist.get_world_size()
-    return dist.group.WORLD if size == world else groups.side_by_side(range(i, i + size) for i in range(0, world, size))
-
-
 def grouped(check):
     """`check(size, group)` as a function of the size, its group ended after it."""
     def run(size):
-        with Groups() as groups:
-            return check(size, subgroup(size, groups))
+        with subgroup(size) as group:
+            return check(size, group)
 
     return run
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(build):

@@ -1,9 +1,7 @@
 """Every split layer against its dense reference: outputs, every gradient, parameters after two steps, in float64."""
 
 import copy
-import doctest
 from contextlib import contextmanager
-from importlib import import_module
 
 import pytest
 import torch
@@ -413,13 +411,6 @@ def test_what_does_not_divide_is_refused(ranks):
     """28 query heads on 4 ranks with 7 key/value heads, 6 units on 4 ranks, …: a sentence in each language."""
     for sentences in ranks(4).run(refusals)[0]:
         assert sentences and len(set(sentences)) == 3, sentences
-
-
-def test_examples_in_docstrings():
-    modules = [import_module(f"paralelo.run.tensor.{name}") for name in
-               ("attention", "linear_attention", "norm", "split")]
-    results = [doctest.testmod(module) for module in modules]
-    assert all(r.attempted and not r.failed for r in results)
 
 
 # ---- dense references against something else than themselves
