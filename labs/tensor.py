@@ -30,7 +30,7 @@ from paralelo.predict import collectives
 from paralelo.predict import tensor as predict
 from paralelo.run import tensor, tutor
 from paralelo.run.collectives import Ledger, copy_to, reduce_from, unchecked
-from paralelo.run.lab import cases, check, knob, pick, table
+from paralelo.run.lab import cases, check, gap, knob, pick, table
 from paralelo.run.measure import alone, cores, seconds
 from paralelo.run.ranks import Ranks, device
 
@@ -178,10 +178,6 @@ split = two.run(split_layer, tensor.ParallelMLP, mlp, x, dy)
 print(split[0]["sent"], "·", predict.mlp_bytes(B, T, D, element))
 
 # %%
-def gap(a, b):
-    return (a.cpu() - b).abs().max().item()
-
-
 leaf = x.clone().requires_grad_()
 y = mlp(leaf)
 y.backward(dy)
