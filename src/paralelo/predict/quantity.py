@@ -10,6 +10,7 @@ from fractions import Fraction
 from paralelo.words import Refused
 
 MOST = 10**18                                               # more than anything here counts, and still quick to write
+MOST_LISTED = 2**20                                         # owners that are written out one by one
 
 
 def shown(value) -> str:
@@ -75,7 +76,7 @@ def shares(total: int, parts: int) -> list[int]:
     [8, 8, 7, 7]
     """
     whole("total", total, 0)
-    whole("parts", parts)
+    whole("parts", parts, most=MOST_LISTED)
     least, more = divmod(total, parts)
     return [least + 1] * more + [least] * (parts - more)
 
@@ -94,11 +95,13 @@ def ranges(sizes) -> list[range]:
 
 
 def divisors(n: int, most: int | None = None) -> list[int]:
-    """All divisors of n up to `most`, rising.
+    """All divisors of n up to `most`, rising. Without `most`, n goes up to 10^12 (a million trials).
 
-    >>> divisors(28)
-    [1, 2, 4, 7, 14, 28]
+    >>> divisors(28), divisors(10**18, 8)
+    ([1, 2, 4, 7, 14, 28], [1, 2, 4, 5, 8])
     """
-    small = [i for i in range(1, math.isqrt(n) + 1) if n % i == 0]
+    if most is None:
+        whole("n", n, most=10**12)
+    small = [i for i in range(1, min(math.isqrt(n), n if most is None else most) + 1) if n % i == 0]
     both = small + [n // i for i in reversed(small) if i * i != n]
     return [i for i in both if most is None or i <= most]

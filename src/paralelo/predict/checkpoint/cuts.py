@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from paralelo.predict.layout import Layout
-from paralelo.predict.quantity import divisors, one_of, ranges, shares, whole
+from paralelo.predict.quantity import MOST_LISTED, divisors, one_of, ranges, shares, whole
 from paralelo.words import Refused
 
 Box = tuple[tuple[int, int], ...]
@@ -18,7 +18,7 @@ def chunk_sizes(n: int, N: int) -> list[int]:
     ([2, 2, 2, 0], [3, 3, 3, 1], [2, 2, 1, 0])
     """
     whole("n", n, 0)
-    size = -(-n // whole("N", N)) or 1
+    size = -(-n // whole("N", N, most=MOST_LISTED)) or 1
     return [min(size, max(0, n - i * size)) for i in range(N)]
 
 
@@ -84,7 +84,7 @@ class Cut:
         ([8, 8, 7, 7], [8, 8, 8, 6])
         """
         if self.rule == "even" and n % N:
-            raise Refused("checkpoint.even", size=n, N=N, would_do=divisors(n))
+            raise Refused("checkpoint.even", size=n, N=N, would_do=divisors(n, MOST_LISTED))
         return shares(n, N) if self.rule == "shares" else chunk_sizes(n, N)
 
 

@@ -7,7 +7,7 @@ from math import prod
 from paralelo.predict.checkpoint.cuts import Cut, Piece, apply, whole_piece
 from paralelo.predict.checkpoint.moves import intersect
 from paralelo.predict.layout import Layout, chunk_layers
-from paralelo.predict.quantity import whole
+from paralelo.predict.quantity import MOST_LISTED, whole
 from paralelo.words import Message
 
 
@@ -26,6 +26,7 @@ class Depth:
         >>> [sorted(map(str, h)) for h in Depth(3).held(2)]
         [['0', '1', 'first'], ['2', 'last']]
         """
+        whole("layers", self.layers, most=MOST_LISTED)
         placed = chunk_layers(self.layers, pp, self.chunks, self.placement)
         end = pp - 1 if self.placement == "loop" else 0
         return [{i for chunk in chunks for i in chunk} | ({"first"} if rank == 0 else set())

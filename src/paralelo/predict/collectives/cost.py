@@ -76,11 +76,17 @@ def cost(kind: str, n, N: int, algorithm: str = "ring") -> Cost:
         case "all_reduce", _:
             steps, path = 2 * rounds, 2 * most
         case "all_to_all", _:                               # a block at distance j travels once for every bit of j
-            steps, path = rounds, Fraction(sum(j.bit_count() for j in range(N))) * n / N
+            steps, path = rounds, _bits_below(N) * n / N
         case _:
             steps, path = rounds, rounds * n
     passes_once = kind == "reduce" or (kind, algorithm) == ("broadcast", "ring")
     return Cost(steps, _plain(path), _plain(n if passes_once else path))
+
+
+def _bits_below(N: int) -> int:
+    """Σ of the ones in the binary digits of 0 … N−1: bit i comes in runs of 2^i, none of it and then all."""
+    runs = [divmod(N, 2 ** (i + 1)) for i in range(N.bit_length())]
+    return sum((full << i) + max(0, rest - 2**i) for i, (full, rest) in enumerate(runs))
 
 
 def _plain(x):

@@ -26,7 +26,7 @@ def rounds(kind: str, N: int, algorithm: str = "ring") -> list[list[Transfer]]:
     [(0, 1, (1,), True), (1, 0, (0,), True)]
     [(0, 1, (0,), False), (1, 0, (1,), False)]
     """
-    whole("N", N, most=4096)
+    whole("N", N, most=512)                                  # N² transfers, several hundred thousand
     one_of("algorithm", algorithm, ("ring", "doubling", "direct"))
     one_of("kind", kind, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"))
     if N == 1:

@@ -8,7 +8,6 @@ order; those of an expert beyond its capacity are dropped. Experts lie on ranks 
 Source: Lepikhin et al. 2020, section 2.2; Fedus et al. 2021, section 2.2.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 
@@ -92,8 +91,9 @@ def rank_of_expert(E: int, N: int, expert: int) -> int:
     >>> [rank_of_expert(5, 2, e) for e in range(5)]
     [0, 0, 0, 1, 1]
     """
-    whole("expert", expert, 0, E - 1)
-    return bisect_right([r.start for r in experts_of(E, min(whole("N", N), E))], expert) - 1
+    whole("expert", expert, 0, whole("E", E) - 1)
+    each, more = divmod(E, whole("N", N))                   # the first `more` ranks have one more
+    return expert // (each + 1) if expert < more * (each + 1) else more + (expert - more * (each + 1)) // each
 
 
 def exchange_bytes(n: int, k: int, D: int, element: int = 2) -> int:

@@ -17,7 +17,9 @@ from paralelo.predict.experts.router import VARIANTS, balance_of, choose, probab
 from paralelo.predict.quantity import ranges, real, shares, whole
 from paralelo.words import Refused
 
-MOST = 2**21                                                # logits drawn: a few seconds
+MOST = 2**21                                                # logits drawn: seconds (twenty, where E is 1)
+MOST_STEERED = 2**24                                        # logits chosen among, over all steps: a minute
+MOST_RANKS = 1024                                           # an exchange has their square of numbers
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Routing:
 
     def exchange(self, N: int, capacity: int | None = None) -> list[list[int]]:
         """Assignments from the tokens of each of N ranks to the experts of each."""
-        whole("N", N)
+        whole("N", N, most=MOST_RANKS)
         owner = {e: r for r, experts in enumerate(experts_of(self.E, N)) for e in experts}
         out = [[0] * N for _ in range(N)]
         taken = self.kept(capacity)
@@ -114,9 +116,10 @@ def steer(tokens: int, E: int, k: int, skew: float = 0.0, seed: int = 0, rate: f
     >>> max(before.counts), max(after.counts)
     (39, 17)
     """
-    rows = list(_logits(tokens, E, skew, seed))
-    bias, mean = [0.0] * E, tokens * k / E
-    for _ in range(whole("steps", steps, 0)):
+    drawn = _logits(tokens, E, skew, seed)                  # refuses what is too much
+    whole("steps", steps, 0, MOST_STEERED // (tokens * E))
+    rows, bias, mean = list(drawn), [0.0] * E, tokens * k / E
+    for _ in range(steps):
         counts = Routing(E, [[e for e, _ in choose(row, k, "sigmoid_bias", bias)] for row in rows]).counts
         bias = [b + rate * ((c < mean) - (c > mean)) for b, c in zip(bias, counts, strict=True)]
     return bias

@@ -41,8 +41,9 @@ def build(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedul
     elif chunks > 1 and name != "interleaved":
         raise Refused("pipeline.one_chunk", name=name, chunks=chunks)
     kinds = 2 if name in ("gpipe", "1f1b", "interleaved") else 3
-    if kinds * stages * chunks * microbatches > LIMIT:
-        raise Refused("pipeline.too_large", actions=kinds * stages * chunks * microbatches, limit=LIMIT)
+    gone_through = max(microbatches, 2 * stages - 1) if name == "zb-v" else microbatches
+    if kinds * stages * chunks * gone_through > LIMIT:
+        raise Refused("pipeline.too_large", actions=kinds * stages * chunks * gone_through, limit=LIMIT)
     would_do = microbatches_that_do(name, stages, microbatches)
     if microbatches not in would_do:
         raise Refused(f"pipeline.{name.replace('-', '_')}_microbatches", name=name, stages=stages,
@@ -129,7 +130,8 @@ def zb_h2(rank: int, S: int, M: int, C: int = 1) -> Iterator[tuple]:
 def zb_v(rank: int, S: int, M: int, C: int = 2) -> Iterator[tuple]:
     """Two chunks in a V: as little memory as 1F1B's first rank, and at F = I = W no rank waits in its own window.
 
-    Written for at least 2S−1 microbatches; with fewer, the actions of those that do not exist are left out.
+    Written for at least 2S−1 microbatches; with fewer, the actions of those that do not exist are left out. They are
+    gone through all the same, so `build` counts them.
     """
     down, up, whole = rank, 2 * S - 1 - rank, max(M, 2 * S - 1)
     count = dict.fromkeys([(k, s) for k in "FIW" for s in (down, up)], 0)

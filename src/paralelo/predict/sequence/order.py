@@ -17,6 +17,7 @@ from paralelo.predict.quantity import one_of, shown, whole
 from paralelo.words import Refused
 
 ORDERS = ("contiguous", "zigzag")
+MOST_POSITIONS, MOST_RANKS, MOST_RING = 2**22, 2**16, 2**10  # written out one by one: of a rank, ranks, ranks squared
 
 
 def positions(T: int, N: int, rank: int, order: str = "zigzag") -> list[int]:
@@ -25,7 +26,9 @@ def positions(T: int, N: int, rank: int, order: str = "zigzag") -> list[int]:
     >>> [positions(8, 2, r) for r in (0, 1)]
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
-    return [t for chunk in _chunks(T, N, rank, order) for t in chunk]
+    chunks = _chunks(T, N, rank, order)
+    whole("T", T, 0, MOST_POSITIONS * N)
+    return [t for chunk in chunks for t in chunk]
 
 
 def _chunks(T, N, rank, order):
@@ -48,7 +51,7 @@ def causal_work(T: int, N: int, order: str = "zigzag") -> list[int]:
     ([10, 26, 42, 58], [34, 34, 34, 34])
     """
     pairs = lambda c: (c.start + 1 + c.stop) * len(c) // 2  # noqa: E731
-    return [sum(pairs(c) for c in _chunks(T, N, rank, order)) for rank in range(whole("N", N))]
+    return [sum(pairs(c) for c in _chunks(T, N, rank, order)) for rank in range(whole("N", N, most=MOST_RANKS))]
 
 
 def causal_shares(T: int | None, N: int, order: str = "zigzag") -> list[Fraction]:
@@ -59,12 +62,13 @@ def causal_shares(T: int | None, N: int, order: str = "zigzag") -> list[Fraction
     >>> [str(share) for share in causal_shares(16, 4, "contiguous")]
     ['5/68', '13/68', '21/68', '29/68']
     """
-    whole("N", N)
+    whole("N", N, most=MOST_RANKS)
     if T is None:
         one_of("order", order, ORDERS)
         return [Fraction(2 * r + 1, N * N) if order == "contiguous" else Fraction(1, N) for r in range(N)]
     work = causal_work(whole("T", T), N, order)
-    return [Fraction(w, sum(work)) for w in work]
+    total = sum(work)
+    return [Fraction(w, total) for w in work]
 
 
 def causal_speed_up(T: int | None, N: int, order: str = "zigzag") -> Fraction:
@@ -85,7 +89,7 @@ def ring_steps(T: int, N: int, order: str = "zigzag") -> list[list[tuple[int, in
     >>> ring_steps(8, 2, "contiguous"), ring_steps(8, 2)
     ([[(0, 10), (1, 10)], [(1, 0), (0, 16)]], [[(0, 10), (1, 10)], [(1, 8), (0, 8)]])
     """
-    chunks = [_chunks(T, N, rank, order) for rank in range(whole("N", N))]
+    chunks = [_chunks(T, N, rank, order) for rank in range(whole("N", N, most=MOST_RING))]
 
     def pairs(q, k):                                        # of a chunk of queries with a chunk of keys
         if q == k:

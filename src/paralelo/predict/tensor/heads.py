@@ -12,6 +12,7 @@ from paralelo.predict.quantity import divisors, whole
 from paralelo.words import Refused
 
 MOST = 64
+MOST_HEADS = 2**20
 
 
 def head_degrees(H: int, K: int, most: int = MOST) -> tuple[list[int], list[int]]:
@@ -22,7 +23,7 @@ def head_degrees(H: int, K: int, most: int = MOST) -> tuple[list[int], list[int]
     >>> head_degrees(40, 8)
     ([1, 2, 4, 8], [40])
     """
-    if whole("H", H) % whole("K", K):
+    if whole("H", H, most=MOST_HEADS) % whole("K", K):
         raise Refused("tensor.groups", H=H, K=K, would_do=divisors(H, 64))
     fits = divisors(H, most)
     return [N for N in fits if K % N == 0], [N for N in fits if N > K and N % K == 0]
@@ -49,7 +50,7 @@ def check_heads(H: int, K: int, N: int, replicate: bool = True) -> None:
     paralelo.words.Refused: 2 KV heads cannot be split over 4 ranks: a rank would hold a part of a head; without ...
     """
     whole("N", N)
-    plain, copied = head_degrees(H, K, max(H, N))
+    plain, copied = head_degrees(H, K, H)                   # no degree beyond H divides H
     if H % N:
         raise Refused("tensor.query_heads", H=H, N=N, would_do=plain + copied)
     if N in plain or (replicate and N in copied):
@@ -72,7 +73,7 @@ def query_heads(H: int, N: int, rank: int) -> range:
     >>> query_heads(24, 8, 3)
     range(9, 12)
     """
-    if H % whole("N", N):
+    if whole("H", H, most=MOST_HEADS) % whole("N", N):
         raise Refused("tensor.query_heads", H=H, N=N, would_do=divisors(H))
     return range(_at(rank, N) * H // N, (rank + 1) * H // N)
 
@@ -83,7 +84,8 @@ def kv_heads(K: int, N: int, rank: int) -> range:
     >>> kv_heads(4, 2, 1), kv_heads(4, 8, 3)
     (range(2, 4), range(1, 2))
     """
-    _at(rank, N)
+    _at(rank, whole("N", N, most=MOST_HEADS))
+    whole("K", K, most=MOST_HEADS)
     if K % N == 0:
         return range(rank * K // N, (rank + 1) * K // N)
     if N % K == 0:
@@ -109,8 +111,8 @@ def kv_repair(K: int, N: int) -> list[list[int]]:
     >>> kv_repair(4, 8)
     [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
-    copies = kv_copies(K, N)
     kv_heads(K, N, 0)
+    copies = kv_copies(K, N)
     return [list(range(r, r + copies)) for r in range(0, N, copies)]
 
 

@@ -173,6 +173,9 @@ def real_rows(V: int, N: int, rank: int, multiple: int = 1) -> int:
     return max(0, min(rows.stop, V) - rows.start)
 
 
+MOST_ROWS = 2**22                                           # that are written out one by one
+
+
 def fused_rows(parts, N: int, rank: int) -> list[int]:
     """The rows of a fused matrix that belong to a rank: its slice of every part, in the order of the parts.
 
@@ -184,6 +187,7 @@ def fused_rows(parts, N: int, rank: int) -> list[int]:
     for size in parts:
         if size % N:
             raise Refused("tensor.part", parts=list(parts), size=size, N=N, would_do=divisors(size, 64))
+    whole("rows", sum(parts) // N, 0, MOST_ROWS)
     return [p.start + i for p in ranges(parts) for i in range(rank * len(p) // N, (rank + 1) * len(p) // N)]
 
 
@@ -197,6 +201,7 @@ def qkv_rows(H: int, K: int, d: int, N: int, rank: int) -> list[int]:
     """
     check_heads(H, K, N)
     kv = kv_heads(K, N, rank)
+    whole("rows", (H // N + 2 * len(kv)) * whole("d", d), most=MOST_ROWS)
     heads = [*query_heads(H, N, rank), *(H + h for h in kv), *(H + K + h for h in kv)]
     return [h * d + i for h in heads for i in range(d)]
 
