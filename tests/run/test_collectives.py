@@ -238,6 +238,16 @@ def test_what_does_not_fit_is_refused_on_every_rank(ranks, call, words):
     assert all(words in s for s in said), said
 
 
+def test_one_rank_is_told_of_a_wrong_size_too(ranks):
+    def check():
+        try:
+            gather_from(torch.ones(3), dist.group.WORLD, 0, [5])
+        except Refused as error:
+            return error.message.id
+
+    assert ranks(1).run(check) == ["run.sizes_differ"]
+
+
 def test_unchecked_sends_nothing_first(ranks):
     def check():
         group, sent = dist.group.WORLD, []

@@ -320,6 +320,7 @@ def refusals():
     group, found = dist.group.WORLD, []
     tries = [lambda: data.Zero(nn.Linear(1, 1), group, OPTIMIZERS["sgd"], 4),
              lambda: data.count_tokens(torch.full((3,), -100), group),
+             lambda: data.Zero(nn.Linear(1, 1), group, OPTIMIZERS["sgd"]).step(-1.0),
              lambda: data.accumulate(data.DataParallel(nn.Linear(1, 1), group), [], None)]
     for attempt in tries:
         try:
@@ -357,6 +358,57 @@ def test_no_gradient_and_no_type_is_lost_in_silence(ranks):
     """A second backward before `synchronise` was overwritten by what the first had sent; a unit with parameters of two
     types became one of the wider."""
     assert ranks(2).run(second_backwards) == [{"second": "run_data.second_backward", "types": "run_data.types"}] * 2
+
+
+def no_microbatch():
+    """Rank 1 has nothing to do in this step."""
+    dense, parallel = model(), data.DataParallel(model(), dist.group.WORLD, average=False)
+    tokens, targets = examples()
+    dense.loss(tokens, targets).backward()
+    rows = list(zip(tokens.split(5), targets.split(5), strict=True)) if dist.get_rank() == 0 else []
+    loss = data.accumulate(parallel, rows, loss_sum)
+    gradients = {name: p.grad for name, p in dense.named_parameters()}
+    return furthest(gradients, {n: p.grad for n, p in parallel.module.named_parameters()}), loss
+
+
+def test_a_rank_without_microbatches_takes_part(ranks):
+    """It met an empty list where the others waited for its gradients."""
+    (first, loss), (second, same) = ranks(2).run(no_microbatch)
+    assert max(first, second) < TOLERANCE and loss == same > 0
+
+
+def left_over():
+    """A backward that wants the input's gradient only reads the weights and never comes to them."""
+    group, weights = dist.group.WORLD, []
+    for stage in (1, 3):
+        torch.manual_seed(0)
+        parts = data.Zero(net := Stack(dtype=torch.float64), group, OPTIMIZERS["sgd"], stage)
+        x = torch.randn(2, 16, dtype=torch.float64, requires_grad=True)
+        for _ in range(2):
+            torch.autograd.grad(net(x).sum(), x)
+            net(x).sum().backward()
+            parts.step()
+            torch.autograd.grad(net(x).sum(), x)
+            parts.step()
+        weights.append(parts.whole())
+    return furthest(*weights)
+
+
+def test_weights_gathered_for_another_backward_are_not_used_again(ranks):
+    """ZeRO-3 kept what such a backward had gathered; the one after the step computed with the old weights."""
+    assert max(ranks(2).run(left_over)) < TOLERANCE
+
+
+def not_a_number():
+    parts = data.Zero(net := nn.Linear(2, 2), dist.group.WORLD, OPTIMIZERS["sgd"])
+    net(torch.tensor([[float("nan"), 1.0]])).sum().backward()
+    parts.step(1.0)
+    return all(p.isnan().all().item() for p in parts.whole().values())
+
+
+def test_a_norm_that_is_not_a_number_shows(ranks):
+    """As in torch: every gradient is NaN then, and not the half of them unclipped."""
+    assert ranks(2).run(not_a_number) == [True, True]
 
 
 def frozen_start():

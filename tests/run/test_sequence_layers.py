@@ -301,6 +301,32 @@ def test_megatron_sends_8_or_10_and_keeps_what_it_says(ranks, N):
             assert kept == (not regather)
 
 
+class Turned(nn.Module):
+    """Σ over the ranks of x², computed on a transposed view: autograd saves that view, as large as x."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group = group
+
+    def forward(self, x):
+        return sequence.scatter_positions((x.mT * x.mT).mT, self.group)
+
+
+def check_turned():
+    group, found = dist.group.WORLD, []
+    for regather in (False, True):
+        part = split_to(random(2, 6, 3), group, 1).requires_grad_()
+        sequence.SequenceParallel(Turned(group), group, None, regather)(part).sum().backward()
+        found.append((part.grad - 2 * group.size() * part).abs().max().item())
+    return found
+
+
+def test_a_transposed_view_is_not_taken_for_what_was_gathered(ranks):
+    """It has as many numbers in the same storage; gathered again and laid out straight it gave another gradient."""
+    for found in ranks(2).run(check_turned):
+        assert max(found) < TOLERANCE
+
+
 def check_layer_refusals():
     group, found = dist.group.WORLD, []
     for call in (lambda: sequence.SequenceParallel.from_dense(nn.Linear(2, 2), group),

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from paralelo.run import experts, tensor
+from paralelo.run import experts, tensor, tutor
 from paralelo.run.collectives import all_reduce, gather_from, split_to
 from paralelo.words import Refused
 
@@ -376,6 +376,11 @@ def untied(group):
     tensor.VocabParallelHead.from_dense(dense, group, tied=parallel)
 
 
+def split_experts(group):
+    """A norm counted each expert as if all ranks held it; drawing gave all ranks the same ones."""
+    return nn.Sequential(experts.ExpertParallelMoE.from_dense(experts.MoE(4, 6, 3, 2), group))
+
+
 def refusals():
     group, found = dist.group.WORLD, []
     tries = [lambda: tensor.ColumnParallelLinear(4, 6, group), lambda: tensor.RowParallelLinear(6, 4, group),
@@ -393,7 +398,8 @@ def refusals():
              lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, max_norm=1.0), group),
              lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, sparse=True), group),
              lambda: tensor.VocabParallelEmbedding.from_dense(nn.Embedding(8, 2, scale_grad_by_freq=True), group),
-             lambda: untied(group),
+             lambda: untied(group), lambda: tensor.holders(split_experts(group), 4),
+             lambda: tensor.initialise(split_experts(group), torch.Generator()),
              lambda: tensor.clip_grad_norm(nn.Linear(1, 1), 0.0, group),
              lambda: tensor.dropout(torch.ones(2), 1.0, torch.Generator()),
              lambda: tensor.piece(torch.ones(3), tensor.Split((4,), 0), 0, 4),
@@ -483,6 +489,8 @@ def frozen():
         (tensor.ParallelGatedDelta, tensor.GatedDelta(8, 2, 4, 4, 4)),
         (experts.ExpertParallelMoE, experts.MoE(4, 6, 3, 2)),
     ]
+    model = tutor.Tutor(tutor.Shape(V=11, D=8, L=1, H=2, K=1, F=8))
+    made.append((tutor.ParallelTutor, model))
     return [f"{kind.__name__}.{name}" for kind, dense in made
             for name, p in kind.from_dense(dense.requires_grad_(False), group).named_parameters() if p.requires_grad]
 

@@ -140,6 +140,8 @@ def too_few_rows():
 def too_few(trainer):
     with pytest.raises(Refused) as refused:
         trainer.step(torch.zeros(7, 8, dtype=torch.long), torch.zeros(7, 8, dtype=torch.long))
+    with pytest.raises(Refused, match="no target counts"):                # 0/0 made every parameter NaN
+        trainer.step(torch.zeros(8, 8, dtype=torch.long), torch.full((8, 8), -100))
     return str(refused.value), len({refused.value.say(lang) for lang in ("en", "es", "pt")})
 
 

@@ -41,7 +41,7 @@ def held_by_all(op, x, group, dim, sizes=None, detail=()) -> list[int]:
     """What each rank holds along `dim`, which is `sizes` if that is given; refused on all ranks if it is not."""
     sizes = None if sizes is None else [int(n) for n in sizes]
     shapes = agree(op, x, group, but=dim, detail=(dim, sizes, detail))
-    held = [s[dim] for s in shapes] if shapes else None
+    held = [s[dim] for s in shapes] if shapes else [x.shape[dim]] if group.size() == 1 else None
     if sizes is None:
         return held or [n for n, in told_by_all([x.shape[dim]], group)]
     if len(sizes) != group.size():

@@ -42,8 +42,10 @@ def accumulate(model: DataParallel, microbatches: Sequence[tuple[Tensor, Tensor]
     """
     if model.average:
         raise Refused("run_data.average")
-    total = count_tokens(torch.cat([targets.flatten() for _, targets in microbatches]), model.group)
-    value = 0.0
+    device = next(model.parameters()).device
+    none = torch.empty(0, dtype=torch.long, device=device)  # a rank may have no microbatch at all
+    total = count_tokens(torch.cat([none, *(targets.flatten() for _, targets in microbatches)]), model.group)
+    value = torch.zeros((), dtype=torch.float64, device=device)
     for m, (inputs, targets) in enumerate(microbatches):
         with nullcontext() if m == len(microbatches) - 1 else model.accumulating():
             share = loss(model, inputs, targets) / total

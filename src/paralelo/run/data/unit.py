@@ -111,6 +111,7 @@ class Unit:
     @torch.no_grad()
     def publish(self) -> None:
         """After a step: the part from its float32 copy; in stages 1 and 2 everybody's parts to everybody."""
+        self._again = None                                  # left by a backward that never came to the weights
         if self.master.dtype != self.part.dtype:
             self.part.copy_(self.master)
         if self.stage < 3:

@@ -88,11 +88,13 @@ class Zero:
     def step(self, max_norm: float | None = None, *others: dist.ProcessGroup,
              holders: Mapping[str, int] | None = None) -> Tensor | None:
         """Reduce, clip if asked, step on this rank's part, bring the weights up to date; the norm, if clipped."""
+        if max_norm is not None and not max_norm > 0:
+            raise Refused("run_tensor.max_norm", max_norm=max_norm)
         self.reduce()
         norm, factor = None, 1 / self.group.size() if self.average else 1.0
         if max_norm is not None:
             norm = self.grad_norm(*others, holders=holders)
-            factor *= min(1.0, max_norm / (norm.item() + 1e-6))
+            factor *= min(max_norm / (norm.item() + 1e-6), 1.0)     # in this order NaN stays NaN, as in torch
         for unit in self.units:
             unit.master.grad = unit.gradient.to(unit.master.dtype) * factor
             unit.gradient = None

@@ -38,7 +38,11 @@ from paralelo.words import Refused
 
 
 class Experts(nn.Module):
-    """E gated MLPs of F hidden units, fed with rows sorted by expert."""
+    """E gated MLPs of F hidden units, fed with rows sorted by expert.
+
+    It declares no `Split`: that is over one tensor group, and experts are cut over two others, by number over the
+    expert group and by hidden units over the expert-tensor group. `checkpoint.rules` has both cuts.
+    """
 
     def __init__(self, E: int, D: int, F: int, device=None, dtype=None):
         super().__init__()
@@ -143,6 +147,11 @@ class ExpertParallelMoE(nn.Module):
             n = x.numel() // x.shape[-1]
             y = gather_from(y, self.tensor, 0, split_sizes(n, self.tensor.size()))
         return y.view_as(x)
+
+    @property
+    def other_groups(self) -> bool:
+        """Whether its experts lie over groups that a tensor group knows nothing of (see `tensor.split.one_group`)."""
+        return self.group.size() > 1 or (self.expert_tensor is not None and self.expert_tensor.size() > 1)
 
     def _whole(self, name: str):
         """A module that stands whole on every rank; over a tensor group, its gradient is summed."""

@@ -103,7 +103,8 @@ class _Again:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
 
     def pack(self, tensor):
-        if tensor.numel() != self.size or tensor.untyped_storage().data_ptr() != self.storage:
+        same = tensor.numel() == self.size and tensor.untyped_storage().data_ptr() == self.storage
+        if not same or not tensor.is_contiguous():          # a transposed view of it is not what `view` makes
             return tensor
         self.uses += 1
         return tensor.shape

@@ -41,6 +41,7 @@ def ulysses_attention(q, k, v, group, causal: bool = True, order: str = "contigu
     placement = place(group, order, documents, q.shape[2])
     if order == "contiguous" and placement.documents == (placement.length,):
         return _by_heads(q, k, v, group, lambda q, k, v: fused(q, k, v, causal))
+    agree("ring", k, group, detail=(tuple(q.shape), causal, order, documents and tuple(documents)))
     pieces = [piece for rank in range(placement.N) for piece in placement.pieces(rank)]
     return _by_heads(q, k, v, group, lambda q, k, v: attend(q, k, v, None, causal, [pieces]))
 

@@ -4,7 +4,7 @@
 
 Shards are summed, replicas counted once: c is N for a parameter that is whole on every rank of a tensor group of N,
 the number of copies for a replicated key/value head, 1 for a shard. One number is all-reduced over each group in turn
-(tensor, then pipeline, then whatever else holds other parameters), and every rank scales by the same factor; a stage
+(tensor, then pipeline), and every rank scales by the same factor; a stage
 that clips by its own norm would scale its gradients differently from the others.
 """
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paralelo.run.collectives import all_reduce
-from paralelo.run.tensor.split import splits
+from paralelo.run.tensor.split import one_group, splits
 from paralelo.words import Refused
 
 __all__ = ["clip_grad_norm", "grad_norm", "holders"]
@@ -23,16 +23,17 @@ __all__ = ["clip_grad_norm", "grad_norm", "holders"]
 
 def holders(module: nn.Module, world_size: int) -> dict[str, int]:
     """On how many ranks of a tensor group of `world_size` each parameter's piece lies."""
-    return {name: world_size if s.dim is None else s.copies for name, s in splits(module).items()}
+    return {name: world_size if s.dim is None else s.copies for name, s in splits(one_group(module)).items()}
 
 
 def grad_norm(module: nn.Module, group: dist.ProcessGroup, *others: dist.ProcessGroup,
               copies: Mapping[str, int] | None = None) -> Tensor:
     """The norm of all gradients of the model of which `module` is this rank's part.
 
-    `group` is the tensor group; `others` are groups whose ranks hold other parameters (pipeline stages, experts).
-    `copies` gives, by name, over how many ranks of those a parameter is held besides (2 for an embedding tied across
-    the first and the last stage). Data-parallel ranks hold the same gradients: their group is not among the `others`.
+    `group` is the tensor group; `others` are groups whose ranks hold other parameters (pipeline stages). `copies`
+    gives, by name, over how many ranks of those a parameter is held besides (2 for an embedding tied across the first
+    and the last stage). Data-parallel ranks hold the same gradients: their group is not among the `others`. Experts
+    that are split over ranks have groups of their own and are refused: see `run.together.clip`.
     """
     held, total = holders(module, group.size()), None
     for name, parameter in module.named_parameters():

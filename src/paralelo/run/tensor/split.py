@@ -114,9 +114,18 @@ def splits(module: nn.Module) -> dict[str, Split]:
     """Every parameter of a module by name, with how it is split; what no layer declares is whole on every rank.
 
     A layer that splits something has a method `splits()` over its own parameters; names are those of
-    `module.named_parameters()`, and equal those of the dense module.
+    `module.named_parameters()`, and equal those of the dense module. Experts lie over groups of their own, of which a
+    tensor group knows nothing: here they count as whole (`run.checkpoint.rules` and `run.together` know how they lie).
     """
     return dict(_walk(module))
+
+
+def one_group(module: nn.Module) -> nn.Module:
+    """The module, or Refused where a layer's parameters lie over other groups than the tensor group."""
+    for path, child in module.named_modules():
+        if getattr(child, "other_groups", False):
+            raise Refused("run_tensor.other_groups", name=path or type(child).__name__)
+    return module
 
 
 def _walk(module: nn.Module) -> Iterator[tuple[str, Split]]:

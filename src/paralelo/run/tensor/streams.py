@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from paralelo.run.tensor.split import Split, piece, splits
+from paralelo.run.tensor.split import Split, one_group, piece, splits
 from paralelo.words import Refused
 
 __all__ = ["Streams", "draw", "dropout", "initialise", "stream_seed"]
@@ -67,8 +67,11 @@ def draw(split: Split, rank: int, world_size: int, generator: torch.Generator, s
 
 def initialise(module: nn.Module, generator: torch.Generator, rank: int = 0, world_size: int = 1,
                std: float = 0.02) -> nn.Module:
-    """Draws every parameter of two dims or more, in order of name: dense and split modules get the same numbers."""
-    how, parameters = splits(module), dict(module.named_parameters())
+    """Draws every parameter of two dims or more, in order of name: dense and split modules get the same numbers.
+
+    Experts that are split over ranks are refused: draw the dense layer, then split it.
+    """
+    how, parameters = splits(one_group(module)), dict(module.named_parameters())
     with torch.no_grad():
         for name in sorted(parameters):
             p = parameters[name]

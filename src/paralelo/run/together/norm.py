@@ -18,6 +18,7 @@ import torch.distributed as dist
 from paralelo.run.collectives import all_reduce
 from paralelo.run.layout import Mesh
 from paralelo.run.tensor import Split
+from paralelo.words import Refused
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Held:
 @torch.no_grad()
 def clip(named, mesh: Mesh, max_norm: float) -> float:
     """Scales the gradients of (name, parameter, held) to a global norm of at most `max_norm`; the norm before."""
+    if not max_norm > 0:
+        raise Refused("run_tensor.max_norm", max_norm=max_norm)
     squares = torch.zeros((), dtype=torch.float64, device=mesh.device)
     for _, p, held in named:
         if p.grad is not None:
             squares += p.grad.double().square().sum() / held.ranks
     norm = all_reduce(squares, dist.group.WORLD).sqrt().item()
-    factor = min(1.0, max_norm / (norm + 1e-6))
+    factor = min(max_norm / (norm + 1e-6), 1.0)             # in this order NaN stays NaN, as in torch
     for _, p, _ in named:
         if p.grad is not None:
             p.grad.mul_(factor)

@@ -6,11 +6,12 @@ from torch import nn
 from paralelo.predict.layout import stages as blocks_of_stages
 from paralelo.predict.pipeline import Schedule, build
 from paralelo.run.collectives import all_reduce, unchecked
+from paralelo.run.data import count_tokens
 from paralelo.run.experts import MoE, expert_parameters, synchronise
 from paralelo.run.layout import Mesh
 from paralelo.run.pipeline import run_step
 from paralelo.run.sequence import spread
-from paralelo.run.tensor import IGNORE, Split, VocabParallelEmbedding, splits
+from paralelo.run.tensor import Split, VocabParallelEmbedding, splits
 from paralelo.run.together.norm import Held, clip
 from paralelo.run.together.stage import SplitBlock, Stage
 from paralelo.run.tutor import ParallelHead, Tutor
@@ -49,7 +50,7 @@ class Trainer:
 
     def step(self, tokens: torch.Tensor, targets: torch.Tensor) -> float:
         """One step on a global batch (B, T), the same on every rank; the mean loss over all its tokens that count."""
-        n, M = (targets != IGNORE).sum().item(), self.schedule.microbatches
+        n, M = count_tokens(targets), self.schedule.microbatches
         head = next((part for part in self.module.modules() if isinstance(part, ParallelHead)), None)
 
         def loss(output, target):

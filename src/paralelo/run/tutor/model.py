@@ -146,4 +146,5 @@ def _copy(norm: tensor.RMSNorm) -> tensor.RMSNorm:
     new = tensor.RMSNorm(norm.weight.numel(), norm.eps, norm.weight.device, norm.weight.dtype)
     with torch.no_grad():
         new.weight.copy_(norm.weight)
+    new.weight.requires_grad_(norm.weight.requires_grad)
     return new
