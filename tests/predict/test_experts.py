@@ -148,6 +148,7 @@ def test_too_much_is_refused_before_any_of_it_is_made(tokens, E):
 
 @pytest.mark.parametrize("ask", [
     lambda: x.choose([1, 2], 3), lambda: x.choose([1, 2], 1, "hash"), lambda: x.choose([1, float("nan")], 1),
+    lambda: x.choose([1, 2], 1, "sigmoid_bias", bias=[0]),
     lambda: x.balance([1], [1, 2]), lambda: x.balance_of([0, 0], [0.5, 0.5]), lambda: x.capacity(10, 2, 3),
     lambda: x.capacity(10, 2, 1, 0), lambda: x.capacity(10, 2, 1, "nan"), lambda: x.capacity(10, 2, 1, "1e999999999"),
     lambda: x.capacity(10, 2, 1, "lots"), lambda: x.draw(10**7, 10**3, 1), lambda: x.draw(4, 2, 3),

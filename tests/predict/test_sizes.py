@@ -5,7 +5,18 @@ import tracemalloc
 
 import pytest
 
-from paralelo.predict import checkpoint, collectives, experts, layout, pipeline, quantity, sequence, tensor
+from paralelo.predict import (
+    checkpoint,
+    collectives,
+    data,
+    experts,
+    layout,
+    measure,
+    pipeline,
+    quantity,
+    sequence,
+    tensor,
+)
 from paralelo.words import Refused
 
 HUGE, PRIME = 10**12 + 39, 10**18 - 11
@@ -43,6 +54,21 @@ def little(ask):
 ])
 def test_too_much_is_refused_at_once(ask):
     assert little(ask) is None
+
+
+def test_lists_may_be_generators():
+    """What was read twice was empty the second time, and so was the answer."""
+    assert data.loss_weights(iter([3, 1])) == data.loss_weights([3, 1])
+    assert measure.stragglers(iter([1.0, 1.0, 2.0])) == [2]
+    assert measure.straggler_cost(iter([1.0, 1.0])) == 0
+    assert experts.balance_of(iter([2, 2]), [0.5, 0.5]) == 1
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "gpipe"])
+def test_a_rank_that_is_not_there(name):
+    for rank in (-1, 4):
+        with pytest.raises(Refused):
+            pipeline.warmup(name, 4, 8, rank)
 
 
 def test_large_numbers_that_need_no_list():

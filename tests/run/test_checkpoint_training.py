@@ -246,3 +246,5 @@ def test_another_kind_of_optimizer_is_refused(tmp_path):
     state = optimizer_state(optimizer, describe(model))
     with pytest.raises(Refused, match="2 groups"):
         load_options(make_optimizer(model.parameters()), state["optimizer"])
+    with pytest.raises(Refused, match="of AdamW, this optimizer is SGD"):      # it took the moments without a word
+        load_options(torch.optim.SGD(model.parameters(), lr=0.1), state["optimizer"])

@@ -142,9 +142,10 @@ def loss_weights(valid) -> list[Fraction]:
     >>> loss_weights([3, 1])
     [Fraction(3, 4), Fraction(1, 4)]
     """
+    valid = list(valid)
     total = sum(whole("valid", v, 0) for v in valid)
     if not total:
-        raise Refused("data.no_tokens", ranks=len(list(valid)))
+        raise Refused("data.no_tokens", ranks=len(valid))
     return [Fraction(v, total) for v in valid]
 
 

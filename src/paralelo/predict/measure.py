@@ -150,6 +150,7 @@ def stragglers(seconds, tolerance: float = 0.1) -> list[int]:
     >>> stragglers([1.0, 1.02, 1.4, 0.98])
     [2]
     """
+    seconds = list(seconds)
     middle = median(real("seconds", s) for s in seconds)
     return [rank for rank, s in enumerate(seconds) if s > middle * (1 + real("tolerance", tolerance))]
 
@@ -160,5 +161,6 @@ def straggler_cost(seconds) -> float:
     >>> straggler_cost([1.0, 1.0, 1.0, 2.0])
     0.375
     """
+    seconds = list(seconds)
     slowest = max(real("seconds", s) for s in seconds)
     return 1 - sum(seconds) / (len(seconds) * slowest) if slowest else 0.0

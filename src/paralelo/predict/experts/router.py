@@ -62,8 +62,11 @@ def choose(logits, k: int, variant: str = "softmax_topk_renormalized", bias=None
     if whole("k", k) > E:
         raise Refused("experts.k_rule", k=k, E=E)
     if variant == "sigmoid_bias":
+        bias = [0] * E if bias is None else list(bias)
+        if len(bias) != E:
+            raise Refused("experts.bias_rule", bias=len(bias), E=E)
         score = [_log_sigmoid(x) for x in logits]
-        by = [math.exp(s) + b for s, b in zip(score, [0] * E if bias is None else bias, strict=True)]
+        by = [math.exp(s) + b for s, b in zip(score, bias, strict=True)]
         chosen = sorted(range(E), key=lambda e: (-by[e], e))[:k]
         return list(zip(chosen, softmax([score[e] for e in chosen]), strict=True))     # s over its sum, however small
     score = softmax(logits)
@@ -97,6 +100,7 @@ def balance_of(counts, P):
     >>> balance_of([2, 2, 2, 2], [0.25] * 4)
     1.0
     """
+    counts = list(counts)
     total = sum(counts)
     if not total:
         raise Refused("experts.no_assignments")

@@ -11,6 +11,7 @@ Narayanan et al. 2021 call the second one bubble fraction, GPipe (Huang et al. 2
 
 from fractions import Fraction
 
+from paralelo.predict.quantity import whole
 from paralelo.words import Refused
 
 
@@ -74,7 +75,8 @@ def warmup(name: str, stages: int, microbatches: int, rank: int, chunks: int = 1
     >>> [warmup("interleaved", 4, 8, r, chunks=2) for r in range(4)], [warmup("1f1b", 4, 8, r) for r in range(4)]
     ([10, 8, 6, 4], [3, 2, 1, 0])
     """
-    hops = stages - 1 - rank
+    _whole(stages=stages, microbatches=microbatches, chunks=chunks)
+    hops = stages - 1 - whole("rank", rank, 0, stages - 1)
     match name:
         case "gpipe":
             return microbatches
@@ -97,6 +99,7 @@ def live(name: str, stages: int, microbatches: int, rank: int = 0, chunks: int =
     ([2, 2, 2, 1], Fraction(11, 2))
     """
     if name in ("zb-h1", "zb-h2"):
+        _whole(stages=stages, microbatches=microbatches)
         return Fraction(min(microbatches, stages if name == "zb-h1" else 2 * stages - 1))
     ahead = warmup(name, stages, microbatches, rank, chunks) + (name != "gpipe")
     return Fraction(min(microbatches * chunks, ahead), chunks)

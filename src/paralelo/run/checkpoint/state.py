@@ -194,7 +194,9 @@ def options(optimizer: torch.optim.Optimizer) -> dict:
 
 
 def load_options(optimizer: torch.optim.Optimizer, saved: dict) -> None:
-    """The saved options into an optimizer with as many groups."""
+    """The saved options into an optimizer of the same kind with as many groups."""
+    if saved["kind"] != type(optimizer).__name__:
+        raise Refused("checkpoint_run.kind", saved=str(saved["kind"])[:40], here=type(optimizer).__name__)
     if len(saved["groups"]) != len(optimizer.param_groups):
         raise Refused("checkpoint_run.groups", saved=len(saved["groups"]), here=len(optimizer.param_groups))
     for group, values in zip(optimizer.param_groups, saved["groups"], strict=True):

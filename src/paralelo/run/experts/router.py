@@ -94,7 +94,8 @@ class Router(nn.Module):
         self.D, self.E, self.k, self.variant, self.scale = D, E, k, variant, scale
         self.weight = nn.Parameter(torch.empty(E, D, device=device, dtype=dtype))
         nn.init.normal_(self.weight, std=D**-0.5)
-        self.register_buffer("bias", torch.zeros(E, device=device, dtype=dtype) if variant == "sigmoid_bias" else None)
+        fine = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)    # 16 bits lose small steps
+        self.register_buffer("bias", torch.zeros(E, device=device, dtype=fine) if variant == "sigmoid_bias" else None)
 
     def forward(self, x: torch.Tensor) -> Routing:
         """x (n, D). Scores are computed in float32 at least; a 16-bit softmax over many experts loses the order."""
