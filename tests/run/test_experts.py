@@ -38,6 +38,7 @@ def dense_layer(E=4, k=2, variant="softmax_topk_renormalized", factor=None, shar
 def test_dense_layer_token_by_token(variant, factor):
     """The layer against a loop over tokens whose routing is that of `predict`."""
     moe, x = dense_layer(5, 2, variant, factor), random(7, D, seed=1)
+    assert moe(x[0]).shape == (D,)                                        # one token, no dims before its features
     y, e = moe(x), moe.experts
     logits = (x @ moe.router.weight.T).tolist()
     bias = None if moe.router.bias is None else moe.router.bias.tolist()

@@ -1,6 +1,7 @@
 """Any schedule on real stages: loss and every gradient equal to those of the whole model on one rank."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -101,6 +102,30 @@ def assert_equal_to_dense(model, found, inputs, targets, M, **kw):
             torch.testing.assert_close(g, grads[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
         seen |= of_rank.keys()
     assert seen == {n for n in grads}
+
+
+def gradient_of_inputs(model, name):
+    group = dist.group.WORLD
+    schedule = build(name, 2, 4)
+    x = torch.ones(5, 3, D, dtype=torch.float64).cumsum(0).requires_grad_()
+    own, _ = stage_modules(model, schedule, group.rank())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_step(schedule, own, x, x.detach().flip(0), nn.functional.mse_loss, group)
+    return x.grad
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v"])
+def test_inputs_get_their_gradient(ranks, name):
+    """Cut from a whole batch they are no leaves, and torch warned at every microbatch."""
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.Tanh()) for _ in range(4)).double()
+    x = torch.ones(5, 3, D, dtype=torch.float64).cumsum(0).requires_grad_()
+    for part, target in zip(x.tensor_split(4), x.detach().flip(0).tensor_split(4), strict=True):
+        (nn.functional.mse_loss(nn.Sequential(*model)(part), target) / 4).backward()
+    found, other = ranks(2).run(gradient_of_inputs, model, name)
+    torch.testing.assert_close(found, x.grad, rtol=1e-9, atol=1e-12)
+    assert other is None
 
 
 @pytest.mark.parametrize("S", [1, 2, 4])

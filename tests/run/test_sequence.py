@@ -184,6 +184,7 @@ def check_refusals():
         refused(sequence.halo, q, group, 4, 2),
         refused(sequence.linear_attention, delta_rule, q, q, q, group=group, how="by post"),
         refused(sequence.ring_attention, *[random(1, 4, 2 + 2 * group.rank(), 4)] * 3, group),
+        refused(sequence.linear_attention, delta_rule, *[random(1, 4, 2 * group.rank(), 4)] * 3, group=group),
         refused(sequence.ulysses_attention, *[random(1, 4, 4, 4)] * 3, group, documents=[(4, 4), (2, 6)][group.rank()]),
         refused(sequence.ulysses_attention, *[random(1, 4, 4 + 4 * group.rank(), 4)] * 3, group, True, "zigzag"),
     ]
@@ -196,7 +197,7 @@ def test_lengths_that_do_not_fit_are_refused(ranks):
             "run_sequence.divide", "run_sequence.divide", "run_sequence.length", "run_sequence.order",
             "run_sequence.heads", "run_sequence.ulysses_heads", "run_sequence.documents_sum",
             "run_sequence.documents_empty", "run_sequence.halo", "run_sequence.how", "run.shapes_differ",
-            "run.details_differ", "run.shapes_differ",
+            "run_sequence.no_position", "run.details_differ", "run.shapes_differ",
         ]
         assert all(len(set(said)) == 3 for _, *said in found)
 

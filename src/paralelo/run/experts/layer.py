@@ -83,7 +83,7 @@ class MoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (…, D) → (…, D). `self.routing` is then the `Routing`, for the losses of `router`."""
-        tokens = x.flatten(0, -2)                                                     # (n, D)
+        tokens = x.reshape(-1, x.shape[-1])                                            # (n, D)
         routing = self.routing = self._route(self.router, tokens)
         choice = routing.kept.flatten().nonzero().squeeze(1)
         flat = routing.experts.flatten()[choice]
@@ -128,7 +128,7 @@ class ExpertParallelMoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (…, D) → (…, D). `self.routing` is then the `Routing` of the tokens this rank dispatched."""
-        tokens = x.flatten(0, -2)
+        tokens = x.reshape(-1, x.shape[-1])
         if self.tensor is not None:
             tokens = split_to(tokens, self.tensor, 0)                                 # (n/tp, D), the first ranks more
         routing = self.routing = self._route(self._whole("router"), tokens)

@@ -67,7 +67,8 @@ class Backward:
         return gradients
 
     def _gradients(self):
-        return tuple((torch.zeros_like(x) if x.grad is None else x.grad) if x.requires_grad else None
+        # what is no leaf is the caller's own, cut from a whole batch; its gradient goes on to where it was cut from
+        return tuple((torch.zeros_like(x) if x.grad is None else x.grad) if x.requires_grad and x.is_leaf else None
                      for x in self.inputs)
 
 

@@ -24,7 +24,8 @@ def run_step(schedule: Schedule, stages, inputs, targets, loss, group, *, weight
     stages     this rank's modules, in chunk order (`schedule.stages_of(rank)`). A stage takes what the one before
                returned, one tensor or several, and may return one or several
     inputs     the whole batch (a tensor, or a tuple of them), cut along dim 0 into M microbatches, the larger first;
-               or a list of M microbatches, whose shapes may differ. Only the rank of the first stage looks at it
+               or a list of M microbatches, whose shapes may differ. Only the rank of the first stage looks at it;
+               there, inputs that want a gradient get it
     targets    likewise, for the rank of the last stage
     loss       loss(output, target) → a scalar
     weights    of each microbatch's loss in the sum; 1/M each (the mean) if not given. With a mean over tokens inside

@@ -9,7 +9,7 @@ For the gated delta rule A = Π α_t (I − β_t k_t k_tᵀ). Nobody has to writ
 identity when it is fed no values. So the rule runs once, from [0 | I] with values [v | 0], and gives B, A, b_t and a_t.
 
     q, k  (B, H, T/N, d)     v (B, H, T/N, e)     further arguments (B, H, T/N)
-                             this rank's positions in contiguous order; ranks need not hold equally many
+                             this rank's positions in contiguous order; ranks need not hold equally many, but one each
 
 serial     rank r waits for S_r, runs from it, sends S_{r+1}: B·H·d·e elements forward from every rank but the last, as
            much backward, whatever T is; N runs one after the other.
@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 import torch
 
+from paralelo.run.collectives.check import agree
 from paralelo.run.sequence.neighbours import receive_from, send_to, shift
 from paralelo.words import Refused
 
@@ -38,6 +39,9 @@ def linear_attention(rule: Callable, q, k, v, *more, group, how: str = "combined
     """
     if how not in HOW:
         raise Refused("run_sequence.how", how=how, choices=list(HOW))
+    held = [shape[2] for shape in agree("ring", k, group, but=2, detail=how) or [k.shape]]
+    if not min(held):
+        raise Refused("run_sequence.no_position", rank=held.index(0), held=held)
     return (_serial if how == "serial" else _combined)(rule, q, k, v, *more, group=group)
 
 
