@@ -112,7 +112,21 @@ def test_experts_and_unknown_names(tmp_path):
     assert back.keys() == tensors.keys() and all(torch.equal(back[n], t) for n, t in tensors.items())
 
 
-@pytest.mark.parametrize("break_it", ["elsewhere", "missing", "cut", "not there", "odd index"])
+@pytest.mark.parametrize("change", [{1: None}, {1: torch.zeros(3, 5)}, {1: torch.zeros(3, 4).double()}])
+def test_experts_that_do_not_stack_are_refused(tmp_path, change):
+    """Where one was missing stood whatever the memory held; one of another type was read as if it had the first's."""
+    from safetensors.torch import save_file
+
+    experts = {e: t for e, t in ({e: torch.zeros(3, 4) for e in range(3)} | change).items() if t is not None}
+    (tmp_path / "hf").mkdir()
+    save_file({f"model.layers.0.mlp.experts.{e}.up_proj.weight": t for e, t in experts.items()},
+              tmp_path / "hf" / "model.safetensors")
+    with pytest.raises(Refused, match="contradicts itself"):
+        from_huggingface(tmp_path / "hf", tmp_path / "ours", Layout())
+    assert not list(tmp_path.glob("ours/*"))
+
+
+@pytest.mark.parametrize("break_it", ["elsewhere", "missing", "cut", "not there", "odd index", "odd file"])
 def test_bad_files_are_refused(tmp_path, break_it):
     hf = tmp_path / "hf"
     llama().save_pretrained(hf, max_shard_size="20KB")
@@ -126,6 +140,8 @@ def test_bad_files_are_refused(tmp_path, break_it):
             index["weight_map"]["ghost"] = index["weight_map"][first]
         case "odd index":
             index["weight_map"] = [1, 2]
+        case "odd file":
+            index["weight_map"][first] = [1]
         case "missing":
             file.unlink()
         case "cut":

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paralelo.predict.checkpoint import Cut, Depth
+from paralelo.predict.checkpoint import Cut, Depth, problems
 from paralelo.predict.layout import Layout
-from paralelo.predict.quantity import whole
+from paralelo.predict.quantity import shown, whole
 from paralelo.run.checkpoint import files
 from paralelo.run.checkpoint.manifest import Checkpoint, Entry, Stored, open_checkpoint, open_newest, step_name
 from paralelo.run.checkpoint.reader import WORD, Reader
@@ -113,7 +113,13 @@ def as_checkpoint(folder: Path, step: int = 0) -> Checkpoint:
             row = prod(shape[1:]) * files.ITEM[dtype]
             size = prod(b - a for a, b in box) * files.ITEM[dtype]
             entry = entries.setdefault(f"model.{name}", Entry(of, dtype, cuts_of(name, of, config), where(name, tied)))
+            if (entry.dtype, entry.shape) != (dtype, of):   # one expert of a stack unlike the others
+                raise Refused("checkpoint_run.lies", file=str(folder / file), what=f"{theirs}: {dtype}, {shape}")
             entry.pieces.append(Stored(box, file, start + rows * row, size, None, theirs, (0,)))
+    for name, entry in entries.items():                     # an expert that is missing
+        wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
+        if wrong:
+            raise Refused("checkpoint_run.lies", file=str(folder), what=str(wrong[0]))
     layers = [p for e in entries.values() for p in e.where if isinstance(p, int)]
     depth = Depth(max(layers) + 1) if layers else None
     fused = sorted({b for a, b in (("qkv_proj", "qkv"), ("gate_up_proj", "gate_up")) if any(a in n for n in found)})
@@ -126,7 +132,7 @@ def stored(folder: Path) -> dict[str, tuple]:
     if (folder / INDEX).exists():
         index = files.read_json(folder, INDEX, links=True)
         try:
-            names = {str(k): v for k, v in index["weight_map"].items()}
+            names = {str(k): v if isinstance(v, str) else shown(v) for k, v in index["weight_map"].items()}
         except (KeyError, TypeError, AttributeError):
             raise Refused("checkpoint_run.not_json", file=str(folder / INDEX)) from None
     else:
