@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 
 from paralelo.cli import command, language, main
@@ -152,3 +153,23 @@ def test_errors_that_nobody_caught_are_still_one_line(capsys, monkeypatch):
         begin = time.monotonic()
         assert main(SCHEDULE) == 2 and time.monotonic() - begin < 30
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_help_tells_each_default_once(lang):
+    group = command(lang)
+    for name in group.list_commands(None):
+        made = group.get_command(None, name)
+        with click.Context(made) as ctx:
+            text = " ".join(made.get_help(ctx).split())
+        word = say("cli.word.default", lang, default="").strip(" :")
+        for entry in re.split(r" (?=--[a-z])", text):
+            assert len(re.findall(rf"\b{word}\b", entry)) <= 1, (name, entry)
+
+
+@pytest.mark.parametrize("argv", [SCHEDULE, ["map", "--dp", "2"], ["audit", "Qwen2.5-7B", "--pp", "4"], ["doctor"],
+                                  "route --tokens 8 --experts 4 --k 1 --ranks 2".split()], ids=" ".join)
+def test_no_line_of_a_pipe_ends_in_spaces(argv, capsys):
+    main(argv)
+    out = capsys.readouterr().out
+    assert out and not [line for line in out.splitlines() if line != line.rstrip()]

@@ -18,6 +18,7 @@ import errno
 import json as _json
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from itertools import islice
 
 import click
@@ -46,9 +47,9 @@ class _Frame:
             names, default, text = ", ".join(param.opts), param.default, param.help or ""
             if param.required:
                 text += f" [{say('cli.word.required', self.lang)}]"
-            elif isinstance(default, int | float | str) and not isinstance(default, bool) and param.show_default:
-                shown = default if isinstance(default, str) else number(default)
-                text += f" [{say('cli.word.default', self.lang, default=str(shown))}]"
+            elif param.show_default:
+                shown = param.show_default if isinstance(param.show_default, str) else default
+                text += f" [{say('cli.word.default', self.lang, default=shown)}]"
             records.append((names if param.is_flag else f"{names} {param.make_metavar(ctx)}", text))
         with formatter.section(say("cli.word.options", self.lang)):
             formatter.write_dl(records)
@@ -85,7 +86,7 @@ class Group(_Frame, click.Group):
         super().__init__(**kwargs, no_args_is_help=False, invoke_without_command=True, callback=self._help)
         self.lang, self.modules, self.load = lang, modules, load
         self.params.append(click.Option(["--lang"], expose_value=False, metavar="LANG",
-                                        help=say("cli.option.lang", lang)))
+                                        show_default=say("cli.default.lang", lang), help=say("cli.option.lang", lang)))
         self.params.append(click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True,
                                         callback=_version, help=say("cli.option.version", lang)))
 
@@ -223,22 +224,28 @@ class Output:
             out.add_column(Text(column), justify="right" if numeric else "left")
         for row in cells:
             out.add_row(*map(Text, row))
-        console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+        to = sys.stdout if sys.stdout.isatty() else StringIO()
+        console = Console(file=to, width=None if to is sys.stdout else 160, highlight=False)
         if title:                               # by itself: a table's own title is broken at the table's width
             console.print(Text(title, style="bold"))
         console.print(out)
+        if to is not sys.stdout:                # a file or a pipe gets no spaces at the ends of lines
+            print("\n".join(line.rstrip() for line in to.getvalue().splitlines()))
 
 
-def option(name: str, lang: str, **kwargs):
-    """An option whose help text is `cli.option.<name>`. `int` and `float` mean `Whole()` and `Number()`."""
+def option(name: str, lang: str, shown: str = "", **kwargs):
+    """An option whose help text is `cli.option.<name>`. `int` and `float` mean `Whole()` and `Number()`.
+
+    `shown` names the sentence that tells a default which is no fixed value: `cli.default.<shown>`.
+    """
     key = name.lstrip("-").split("/")[0].replace("-", "_")
     kind = {int: Whole(), float: Number()}.get(kwargs.get("type"), kwargs.get("type"))
     if kind is not None:
         kwargs["type"] = kind
     if kind in (None, str) and not kwargs.get("is_flag"):
         kwargs.setdefault("metavar", key.upper())
-    return click.option(name, help=say(f"cli.option.{key}", lang), show_default=kwargs.get("default") is not None,
-                        **kwargs)
+    return click.option(name, help=say(f"cli.option.{key}", lang), **kwargs,
+                        show_default=say(f"cli.default.{shown}", lang) if shown else kwargs.get("default") is not None)
 
 
 def build(name: str, lang: str):
@@ -250,7 +257,8 @@ def build(name: str, lang: str):
 
         language = lang
         call.__click_params__ = getattr(function, "__click_params__", [])
-        call = click.option("--lang", metavar="LANG", help=say("cli.option.lang", lang))(call)
+        call = click.option("--lang", metavar="LANG", help=say("cli.option.lang", lang),
+                            show_default=say("cli.default.lang", lang))(call)
         call = click.option("--json", is_flag=True, help=say("cli.option.json", lang))(call)
         made = click.command(name, cls=Command, help=say(f"cli.{name}", lang))(call)
         made.lang = lang

@@ -9,7 +9,7 @@ from paralelo.words import Refused, percent
 def command(lang):
     @build("links", lang)
     @option("--ranks", lang, type=Whole(2, 64), default=2)
-    @option("--device", lang, type=click.Choice(["cpu", "cuda"]))
+    @option("--device", lang, type=click.Choice(["cpu", "cuda"]), shown="device")
     def links(out, ranks, device):
         from importlib.util import find_spec
 

@@ -17,7 +17,7 @@ def command(lang: str) -> click.Command:
     @option("--pp", lang, type=DEGREE, default=1)
     @option("--cp", lang, type=DEGREE, default=1)
     @option("--ep", lang, type=DEGREE, default=1)
-    @option("--etp", lang, type=DEGREE)
+    @option("--etp", lang, type=DEGREE, shown="etp")
     @option("--order", lang, default="tp-cp-ep-dp-pp")
     @option("--gpus-per-node", lang, type=DEGREE, default=8)
     @option("--axis", lang, type=click.Choice(AXES), default="tp")
