@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from edition import BUILD, ROOT, SITE, editions, tag
+from edition import BUILD, ROOT, SITE, NotBuilt, editions, tag
 from edition.stage import Stage, parity
 
 
@@ -38,9 +38,13 @@ def main() -> int:
                 shutil.rmtree(folder, ignore_errors=True)
     stages = {lang: Stage(lang, BUILD / lang) for lang in langs}
     found = parity(every)
-    for stage in stages.values():
-        stage.run()
-        found += stage.findings
+    try:
+        for stage in stages.values():
+            stage.run()
+            found += stage.findings
+    except NotBuilt as error:
+        print(error, file=sys.stderr)
+        return 2
     if found:
         print("\n".join(map(str, found)), file=sys.stderr)
         return 1
@@ -99,6 +103,7 @@ def edition(lang: str, theme: str, results) -> None:
     """One edition, in a process of its own; what Sphinx has to say comes back as text."""
     import io
 
+    from edition import site
     from jupyter_book.sphinx import build_sphinx
     from sphinx.util.console import nocolor
 
@@ -110,7 +115,8 @@ def edition(lang: str, theme: str, results) -> None:
             BUILD / lang, SITE / lang, noconfig=True, path_config=ROOT / "_config.yml",
             doctreedir=BUILD / "doctrees" / lang, quiet=True, warningiserror=True, keep_going=True,
             confoverrides={
-                "edition": lang, "theme_digest": theme, "language": tag(lang).replace("-", "_"),
+                "edition": lang, "theme_digest": theme, "making_digest": site.making_digest(),
+                "language": tag(lang).replace("-", "_"),
                 "bibtex_bibfiles": ["references.bib"],
                 "latex_individualpages": False,
             })

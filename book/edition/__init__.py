@@ -25,7 +25,12 @@ BOOK = ROOT / "book"
 BUILD = ROOT / "build"
 SITE = ROOT / "site"
 
-__all__ = ["BOOK", "BUILD", "ROOT", "SITE", "config", "editions", "name_of", "nodejs", "repository", "tag", "words"]
+__all__ = ["BOOK", "BUILD", "ROOT", "SITE", "NotBuilt", "config", "editions", "name_of", "nodejs",
+           "repository", "tag", "words"]
+
+
+class NotBuilt(Exception):
+    """What the book is made with is missing or fails: one sentence that says what would do."""
 
 
 def editions() -> list[str]:

@@ -20,6 +20,7 @@ PATH = ("chapters", "labs", "tools")
 
 def setup(app):
     app.add_config_value("edition", "en", "env")
+    app.add_config_value("making_digest", "", "env")
     app.add_config_value("theme_digest", "", "html")
     app.add_config_value("comments_config", {}, "")       # Jupyter Book sets it whether or not anybody comments
     app.add_html_theme("paralelo", str(ROOT / "book" / "theme"))

@@ -40,6 +40,14 @@ def theme_digest() -> str:
     return seen.hexdigest()[:10]
 
 
+def making_digest() -> str:
+    """Changes when a page must be read again because what reads it has changed."""
+    seen = hashlib.sha256()
+    for part in [*sorted((BOOK / "edition").glob("*.py")), ROOT / "_config.yml"]:
+        seen.update(part.name.encode() + b"\0" + part.read_bytes())
+    return seen.hexdigest()[:10]
+
+
 def assets() -> None:
     """site/assets: style, scripts, fonts, KaTeX's style sheet; one copy for all editions."""
     from edition.figures import style_sheet

@@ -7,7 +7,7 @@ import sys
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from edition import BOOK, vendor
+from edition import BOOK, NotBuilt, vendor
 from paralelo.words import say, table
 
 if str(BOOK) not in sys.path:
@@ -20,6 +20,9 @@ SAYS = ("loading", "failed", "copied", "asks")
 
 def markdown(tool: frame.Tool, lang: str) -> str:
     """Markdown of the page: title and lead, the tool as HTML, what stands below it."""
+    if tool.name not in table("tools", lang):
+        raise NotBuilt(f"the tool {tool.name} has no words in {lang}: give src/paralelo/words/{lang}/tools.toml a "
+                       f"table [{tool.name}]")
     words, common = table("tools", lang)[tool.name], table("tools", lang)["frame"]
     values = tool.read({}, lang)
     answer = tool.answer(values, lang)

@@ -17,7 +17,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from edition import BOOK, BUILD, ROOT, SITE, nodejs
+from edition import BOOK, BUILD, ROOT, SITE, NotBuilt, nodejs
 
 PYODIDE = ROOT / "node_modules" / "pyodide"
 STDLIB = BOOK / "edition" / "stdlib.mjs"
@@ -55,20 +55,34 @@ def download() -> float:
     return float(sum(len(gzip.compress(f.read_bytes(), 6)) for f in [*core(), wheel()]))
 
 
+def made_by(what: str, command: list[str], **options) -> None:
+    """Run what makes a file. NotBuilt, with the last line that it said, if it fails."""
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, **options)
+    except FileNotFoundError:
+        raise NotBuilt(f"{what} needs {command[0]}, which is not on this machine: run `make setup`") from None
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines() or [f"exit {error.returncode}"]
+        raise NotBuilt(f"{what} cannot be made: {said[-1]}") from None
+
+
 def core() -> list[Path]:
+    """Pyodide's files, as they go into the site."""
     return [*(PYODIDE / name for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json")),
             stdlib()]
 
 
 def stdlib() -> Path:
     """Python's standard library, compiled; made again for another Pyodide or another `stdlib.mjs`."""
+    if not (PYODIDE / "package.json").is_file():
+        raise NotBuilt("node_modules/pyodide is missing: run `make setup`")
     made_of = hashlib.sha256((PYODIDE / "package.json").read_bytes() + STDLIB.read_bytes()).hexdigest()[:10]
     made = BUILD / "stdlib" / made_of / "python_stdlib.zip"
     if not made.is_file():
         made.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent) as folder:
             half = Path(folder) / made.name
-            subprocess.run([nodejs(), str(STDLIB), str(PYODIDE), str(half)], check=True, capture_output=True)
+            made_by("Python's library for the page", [nodejs(), str(STDLIB), str(PYODIDE), str(half)])
             half.replace(made)
     return made
 
@@ -79,8 +93,8 @@ def wheel() -> Path:
     if not made.is_file() or not stamp.is_file() or stamp.read_text() != digest():
         made.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent) as folder:
-            subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT,
-                           check=True, capture_output=True)
+            made_by("the wheel for the page",
+                    [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT)
             (Path(folder) / made.name).replace(made)
         stamp.write_text(digest())
     return made

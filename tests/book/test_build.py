@@ -121,6 +121,44 @@ def test_one_changed_chapter_builds_its_edition_only(own, make):
     assert other.stat().st_mtime_ns == stamp
 
 
+def test_what_reads_the_pages_is_a_source_too(own, make):
+    """Fault: pages kept as they were read, after the code that reads them had changed; only --fresh showed it."""
+    page = own / "site" / "es" / "glossary.html"
+    assert 'class="glossary' in page.read_text(encoding="utf-8")
+    reader = own / "book" / "edition" / "glossary.py"
+    before = reader.read_text(encoding="utf-8")
+    reader.write_text(before.replace('classes=["glossary"]', 'classes=["glossary", "renamed"]'), encoding="utf-8")
+    assert reader.read_text(encoding="utf-8") != before
+    done = make.build(own)
+    assert done.returncode == 0, done.stderr
+    assert "glossary renamed" in page.read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_made_is_one_sentence(monkeypatch, capsys, tmp_path):
+    """No Node, no Pyodide, a tool without words: the build says which, with what would do, and no traceback."""
+    from edition import NotBuilt, stage, tools, vendor
+
+    import build
+
+    monkeypatch.setattr(vendor, "BUILD", tmp_path)
+    monkeypatch.setattr(vendor, "nodejs", lambda: str(tmp_path / "node"))
+    with pytest.raises(NotBuilt, match=r"needs .*node, which is not on this machine: run `make setup`"):
+        vendor.stdlib()
+    monkeypatch.setattr(vendor, "nodejs", lambda: sys.executable)
+    with pytest.raises(NotBuilt, match="cannot be made: SyntaxError"):
+        vendor.stdlib()
+    monkeypatch.setattr(vendor, "PYODIDE", tmp_path)
+    with pytest.raises(NotBuilt, match="node_modules/pyodide is missing: run `make setup`"):
+        vendor.stdlib()
+    monkeypatch.setattr(tools, "table", lambda name, lang: {"frame": {}})
+    with pytest.raises(NotBuilt, match=r"the tool schedule has no words in es: give .*es/tools.toml a table"):
+        stage.tool(ROOT / "book" / "tools" / "schedule.py", "es")
+    monkeypatch.setattr(sys, "argv", ["build.py", "es"])
+    assert build.main() == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "has no words in es" in said
+
+
 def test_a_new_title_and_a_new_drawing_reach_every_page_that_shows_them(own, make):
     chapter = own / "book" / "es" / "tensor.md"
     chapter.write_text(chapter.read_text(encoding="utf-8").replace("# Tensor es", "# Otro nombre"), encoding="utf-8")
