@@ -382,3 +382,20 @@ def test_every_finding_has_a_sentence_at_every_degree_in_every_language(path):
 def test_a_v_of_four_chunks_is_a_finding_where_blocks_are_shared_too():
     zamba = model.load(CONFIGS / "Zamba2-2.7B.json")
     assert broken(audit(zamba, Options(schedule="zb-v", chunks=4), pp=2)) == ["microbatches"]
+
+
+@pytest.mark.parametrize("zero, each", [(2, 2), (3, 4)])
+def test_the_layer_at_work_is_whole(zero, each):
+    """Worked by hand, Llama-3.1-8B on 8 data ranks: the largest piece is the head and its norm, 128 257 · 4096, of
+    which 7/8 are elsewhere; on the third of four stages it is a layer, 218 112 000 elements."""
+    m = model.ship("Llama-3.1-8B")
+    for pp, rank, elements in ((1, 0, 128_257 * 4096), (4, 2, 218_112_000)):
+        plain, shared = (audit(m, Options(zero=z, microbatches=4), dp=8, pp=pp).stages[rank].bytes for z in (1, zero))
+        assert shared["activations"] - plain["activations"] == each * elements * 7 / 8
+
+
+def test_zero_traffic_with_microbatches():
+    """Ψ reduce-scattered in every microbatch from stage 2 on, gathered twice in stage 3: by hand for M = 4 on 8 ranks."""
+    m = model.ship("Llama-3.1-8B")
+    sent = [audit(m, Options(zero=z, microbatches=4), dp=8).bytes_per_step["dp"] for z in (0, 1, 2, 3)]
+    assert sent == [round(times * 2 * m.parameters * 7 / 8) for times in (2, 2, 4 + 1, 3 * 4)]

@@ -105,3 +105,18 @@ def test_refused():
                 lambda: dense_work(Layout(tp=3), layers=1, B=1, T=8, D=16, F=64, H=4, K=4, d=4, V=32)):
         with pytest.raises(Refused):
             ask()
+
+
+def test_zero_messages_of_a_step_by_hand():
+    """1e9 elements of 2 bytes on 8 ranks, 4 microbatches, in 10 pieces: a ring passes 7/8 of them in 7 steps a piece.
+    Stage 1 passes them twice a step, stage 2 4 + 1 times, stage 3 12 times; a pipeline repeats them in its bubble."""
+    link = A100.inside
+    work = Work(flops=1e12, moved=0, parameters=1e9, pieces=10)
+    once = 7 * link.alpha + 2e9 * 7 / 8 * link.beta
+    piecewise = 10 * 7 * link.alpha + 2e9 * 7 / 8 * link.beta
+    got = [step_time(work, Layout(dp=8), A100, 4, zero=z) for z in (1, 2, 3)]
+    assert [s.data for s in got] == pytest.approx([2 * once, 5 * piecewise, 12 * piecewise])
+    assert [s.bubble for s in got] == [0, 0, 0]
+    piped = [step_time(work, Layout(dp=8, pp=2, order="tp-cp-ep-dp-pp"), A100, 4, zero=z) for z in (1, 2, 3)]
+    stage = piped[0].bubble
+    assert [s.bubble - stage for s in piped] == pytest.approx([0, piecewise, 3 * piecewise])

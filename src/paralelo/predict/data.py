@@ -9,7 +9,9 @@ mean and variance (4 + 4 + 4). Over N ranks:
     2   P_os+g              and gradients             2Ψ + 14Ψ/N               2Ψ     the same
     3   P_os+g+p  (FSDP)    and weights               16Ψ/N                    3Ψ     all-gather twice, reduce-scatter
 
-Elements sent are for large N; a ring sends (N−1)/N of them. `params` is Ψ everywhere.
+Elements sent are for large N; a ring sends (N−1)/N of them. `params` is Ψ everywhere. They are those of one microbatch:
+stages 0 and 1 add up the gradients of M microbatches where they are and send 2Ψ whatever M is. Stages 2 and 3 have no
+room for whole gradients and scatter them after every microbatch, (M+1)Ψ, stage 3 gathering twice each time, 3MΨ.
 
 Sources: Rajbhandari et al. 2020, sections 5 and 7; Li et al. 2020 (buckets and overlap in DistributedDataParallel).
 """
@@ -49,22 +51,32 @@ def zero_bytes(params, N: int, stage: int, weights=2, gradients=2, optimizer=12)
     return sum(zero_parts(params, N, stage, weights, gradients, optimizer).values())
 
 
-def zero_traffic(params, stage: int):
-    """Elements a rank sends per step when N is large: 2Ψ, 2Ψ, 2Ψ, 3Ψ.
+def zero_messages(stage: int, microbatches: int = 1) -> tuple[int, int]:
+    """(reduce-scatters of the gradients, all-gathers of the weights) in a step; stage 0 does its pair as all-reduce.
 
-    >>> [zero_traffic(10, stage) for stage in (0, 1, 2, 3)]
-    [20, 20, 20, 30]
+    >>> [zero_messages(stage, 4) for stage in (0, 1, 2, 3)]
+    [(1, 1), (1, 1), (4, 1), (4, 8)]
     """
-    return real("params", params) * (3 if one_of("stage", stage, STAGES) == 3 else 2)
+    M = whole("microbatches", microbatches)
+    return M if one_of("stage", stage, STAGES) >= 2 else 1, 2 * M if stage == 3 else 1
 
 
-def zero_traffic_bytes(params, N: int, stage: int, element: int = 2):
+def zero_traffic(params, stage: int, microbatches: int = 1):
+    """Elements a rank sends per step when N is large: 2Ψ, 2Ψ, 2Ψ, 3Ψ with one microbatch.
+
+    >>> [zero_traffic(10, stage) for stage in (0, 1, 2, 3)], [zero_traffic(10, stage, 4) for stage in (0, 1, 2, 3)]
+    ([20, 20, 20, 30], [20, 20, 50, 120])
+    """
+    return real("params", params) * sum(zero_messages(stage, microbatches))
+
+
+def zero_traffic_bytes(params, N: int, stage: int, element: int = 2, microbatches: int = 1):
     """Bytes a rank sends per step in rings on N ranks: (N−1)/N of `zero_traffic`.
 
     >>> zero_traffic_bytes(1000, 4, 3)
     4500
     """
-    size = Fraction(zero_traffic(params, stage)) * element * (whole("N", N) - 1) / N
+    size = Fraction(zero_traffic(params, stage, microbatches)) * element * (whole("N", N) - 1) / N
     return int(size) if size.denominator == 1 else float(size)
 
 

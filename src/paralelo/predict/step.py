@@ -6,11 +6,13 @@
         messages     α–β time of every collective inside a layer, on the slowest link that its group crosses
         boundary     one activation forward and one gradient backward for each chunk, over the pipeline's link
     step             (M + (S−1)/C) · the slowest stage's sum              (the bubble: (S−1)/C of M)
-        + data       gradients averaged over the data-parallel group, less what backward hides
+                     with ZeRO stage 2 or 3 its sum counts their messages, which come with every microbatch
+        + data       gradients averaged over the data-parallel group (and weights gathered), less what is hidden
         + optimizer  every local parameter read and written once, at memory bandwidth
 
 Nothing overlaps unless said so: compute, moving, messages and boundary of a stage add up; `hidden` is the share of the
-data-parallel traffic that runs behind the backward. With ZeRO stage 3, weights are gathered twice a microbatch.
+data-parallel traffic that runs behind computation. ZeRO stages 0 and 1 average gradients once a step. Stages 2 and 3
+scatter them after every microbatch, having no room to add up whole ones; stage 3 gathers weights twice a microbatch.
 Stages are taken as equal, `Work` being that of the slowest; schedules count by the closed form of their bubble.
 
 Elementwise work, in elements of one layer's forward that are read or written: two norms and two residual sums with
@@ -56,6 +58,7 @@ class Work:
     boundary: float = 0.0                                   # bytes of an activation between stages, as sent
     experts: float = 0.0
     recomputed: float = 0.0                                 # share of the forward that backward runs again
+    pieces: int = 1                                         # messages for them all with ZeRO stage 2 or 3: one a layer
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def step_time(work: Work, layout: Layout, cluster: Cluster, microbatches: int, *
     0.25
     """
     M, C = whole("microbatches", microbatches), whole("chunks", chunks)
+    whole("pieces", work.pieces)
     one_of("zero", zero, STAGES)
     real("hidden", hidden, 0, 1)
     device, passes = cluster.device, 3 + real("recomputed", work.recomputed, 0, 1)
@@ -108,28 +112,32 @@ def step_time(work: Work, layout: Layout, cluster: Cluster, microbatches: int, *
     boundary = 0.0
     if layout.pp > 1:
         boundary = 2 * C * cluster.link(layout, "pp").seconds("send", work.boundary, 2)
-    stage = compute + moving + sum(messages.values()) + boundary
+    once, each = (sum(seconds) * (1 - hidden) for seconds in zip(*(
+        _gradients(params, axis, layout, cluster, zero, element, work.pieces) for axis, params in (
+            ("dp-cp", work.parameters - work.experts), ("edp", work.experts))), strict=True))
+    stage = compute + moving + sum(messages.values()) + boundary + each
     idle = (layout.pp - 1) / (M * C) if bubble is None else real("bubble", bubble)
-    data = sum(_gradients(params, axis, layout, cluster, M, zero, element) for axis, params in (
-        ("dp-cp", work.parameters - work.experts), ("edp", work.experts)))
     updated = work.parameters - work.experts, work.experts
     shares = (layout.size("dp-cp"), layout.edp) if zero else (1, 1)
     optimizer = sum(p / n for p, n in zip(updated, shares, strict=True)) * optimizer_bytes
     return Step(
         compute=M * compute, moving=M * moving, messages={axis: M * s for axis, s in messages.items()},
-        boundary=M * boundary, bubble=idle * M * stage, data=(1 - hidden) * data,
+        boundary=M * boundary, bubble=idle * M * stage, data=once + M * each,
         optimizer=optimizer / (device.bandwidth * device.moving))
 
 
-def _gradients(params, axis, layout, cluster, M, zero, element) -> float:
+def _gradients(params, axis, layout, cluster, zero, element, pieces) -> tuple[float, float]:
+    """Seconds of data-parallel messages (once a step, with every microbatch)."""
     N = layout.size(axis)
     if N == 1 or not params:
-        return 0.0
+        return 0.0, 0.0
     link, n = cluster.link(layout, axis), params * element
     if zero == 0:
-        return link.seconds("all_reduce", n, N)
-    gathers = 2 * M if zero == 3 else 1
-    return link.seconds("reduce_scatter", n, N) + gathers * link.seconds("all_gather", n, N)
+        return link.seconds("all_reduce", n, N), 0.0
+    if zero == 1:
+        return link.seconds("reduce_scatter", n, N) + link.seconds("all_gather", n, N), 0.0
+    scatter, gather = (pieces * link.seconds(kind, n / pieces, N) for kind in ("reduce_scatter", "all_gather"))
+    return (gather, scatter) if zero == 2 else (0.0, scatter + 2 * gather)
 
 
 def elementwise_bytes(B: int, T: int, D: int, F: int, H: int, K: int, d: int, N: int = 1, *, gated: bool = True,

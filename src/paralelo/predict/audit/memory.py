@@ -4,7 +4,9 @@
     routed experts        shared out by ep, cut by etp: never by tp
     optimizer and so on   ZeRO shares the dense ones over dp·cp ranks, the experts over edp
     ends                  embedding on the first stage, final norm and head on the last; a tied embedding is on both
-    activations           live microbatches of the rank (the schedule's own count) times what one leaves behind
+    activations           live microbatches of the rank (the schedule's own count) times what one leaves behind; with
+                          ZeRO stage 2 or 3 also the gradients, in stage 3 the weights too, of the layer at work (or
+                          embedding or head, whichever is largest), which are whole for that while
 
 Parameters here are those that a rank really stores: rows of padding and copies of KV heads included.
 """
@@ -66,11 +68,26 @@ def stage_elements(model: Model, kinds: tuple, first: bool, last: bool, tp: int,
     sums = [(layer_elements(layer, model.hidden, tp, ep, etp), n) for layer, n in kinds]
     shared = dict.fromkeys(b for layer, _ in kinds for b in layer.blocks if b.shared)
     sums += [(_sums(b.tensors(model.hidden), tp, ep, etp), b.copies) for b in shared]
-    ends = [*(model.first if first else ()), *(model.last if last else ())]
-    if last and not first and model.tied:
-        ends.append(Tensor("head", model.vocab, model.hidden, model.vocabulary))
-    sums.append((_sums(ends, tp, ep, etp), 1))
+    sums += [(_sums(end, tp, ep, etp), 1) for end in _ends(model, first, last)]
     return tuple(sum(s[i] * n for s, n in sums) for i in range(3))
+
+
+def _ends(model: Model, first: bool, last: bool) -> tuple[tuple[Tensor, ...], ...]:
+    """What a stage has before its layers and behind them; a tied head has a tensor only on another rank."""
+    tied = (Tensor("head", model.vocab, model.hidden, model.vocabulary),) if model.tied and not first else ()
+    return (model.first if first else (), (*model.last, *tied) if last else ())
+
+
+@cache
+def unit_elements(model: Model, kinds: tuple, first: bool, last: bool, tp: int, ep: int, etp: int) -> frozenset:
+    """(cut + whole, experts) of each piece of a stage that stages 2 and 3 make whole by itself: a layer, an end.
+
+    Blocks that layers share belong to each of these layers.
+    """
+    D = model.hidden
+    units = [_sums((t for b in layer.blocks for t in b.tensors(D)), tp, ep, etp) for layer, _ in kinds]
+    units += [_sums(end, tp, ep, etp) for end in _ends(model, first, last)]
+    return frozenset((cut + whole, experts) for cut, whole, experts in units)
 
 
 @cache
@@ -124,6 +141,10 @@ def stages(model: Model, layout: Layout, options: Options, distinct: bool = Fals
         held = [d * (cut + whole) + r * experts for d, r in zip(dense, routed, strict=True)]
         one = sum(n * layer_bytes(layer, model.hidden, tp, T, core) for layer, n in kinds)
         kept = live(layout, options, rank) * one
+        if options.zero >= 2:
+            units = unit_elements(model, kinds, first, last, tp, layout.ep, layout.etp)
+            full = options.weight_bytes + options.gradient_bytes
+            kept += max((full - sum(dense[:2])) * d + (full - sum(routed[:2])) * r for d, r in units)
         if last:
             at_once = options.microbatches if options.schedule == "gpipe" else 1
             kept += at_once * logit_bytes(model, tp, T, core)

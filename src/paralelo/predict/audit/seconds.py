@@ -44,7 +44,8 @@ def stage_work(model: Model, layout: Layout, options: Options, stage: Stage) -> 
     return Work(
         flops=flops, moved=moved, parameters=stage.parameters, experts=stage.experts,
         messages=tuple(Message(*key, times) for key, times in messages.items()),
-        boundary=boundary(model, layout, options), recomputed=RECOMPUTED[options.recompute])
+        boundary=boundary(model, layout, options), recomputed=RECOMPUTED[options.recompute],
+        pieces=len(stage.layers))
 
 
 @cache

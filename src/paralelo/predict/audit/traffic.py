@@ -6,7 +6,8 @@
          a state and a halo in layers that have a state
     ep   two exchanges of k·n·D forward and two backward, in every layer with experts; n are the rank's own tokens
     pp   the boundary B·T·D, forward to the next stage and backward to the one before (1/tp with sequence parallelism)
-    dp   gradients of the dense parameters over dp·cp ranks, of the experts over edp (and weights with ZeRO)
+    dp   gradients of the dense parameters over dp·cp ranks, of the experts over edp (and weights with ZeRO); once a
+         step, or for every microbatch from ZeRO stage 2 on
 
 Computing a layer again (`recompute` full) sends its forward traffic once more.
 """
@@ -114,9 +115,10 @@ def stage_bytes(model: Model, layout: Layout, options: Options, stage: Stage) ->
         out["tp"] += M * cross_entropy_bytes(B * T, tp) if len(model.layers) - 1 in stage.layers else 0
         out["tp"] += copied_heads_bytes(model, layout, options, stage)
     out["pp"] = M * boundary(model, layout, options) * sends(layout.pp, options.schedule, options.chunks)[stage.rank]
-    out["dp"] = zero_traffic_bytes(stage.cut + stage.whole, layout.dp * layout.cp, options.zero, options.gradient_bytes)
+    zero, element = options.zero, options.gradient_bytes
+    out["dp"] = zero_traffic_bytes(stage.cut + stage.whole, layout.dp * layout.cp, zero, element, M)
     if stage.experts:
-        out["dp"] += zero_traffic_bytes(stage.experts, layout.edp, options.zero, options.gradient_bytes)
+        out["dp"] += zero_traffic_bytes(stage.experts, layout.edp, zero, element, M)
     return {k: round(v) for k, v in out.items()}
 
 
