@@ -123,13 +123,15 @@ def test_one_changed_chapter_builds_its_edition_only(own, make):
 
 def test_what_reads_the_pages_is_a_source_too(own, make):
     """Fault: pages kept as they were read, after the code that reads them had changed; only --fresh showed it."""
-    page = own / "site" / "es" / "glossary.html"
+    page, other = own / "site" / "es" / "glossary.html", own / "book" / "es" / "tensor.md"
+    other.write_text(other.read_text(encoding="utf-8") + "\nOtra frase.\n", encoding="utf-8")
+    assert make.build(own, "es").returncode == 0             # read here once: a copied tree is always read anew
     assert 'class="glossary' in page.read_text(encoding="utf-8")
     reader = own / "book" / "edition" / "glossary.py"
     before = reader.read_text(encoding="utf-8")
     reader.write_text(before.replace('classes=["glossary"]', 'classes=["glossary", "renamed"]'), encoding="utf-8")
     assert reader.read_text(encoding="utf-8") != before
-    done = make.build(own)
+    done = make.build(own, "es")
     assert done.returncode == 0, done.stderr
     assert "glossary renamed" in page.read_text(encoding="utf-8")
 
