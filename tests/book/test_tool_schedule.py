@@ -174,6 +174,12 @@ def test_what_is_wrong_is_said_in_the_pages_language(visit, site, lang):
         wrong = tab.locator("[aria-invalid=true]").evaluate_all("a => a.map(e => e.name)")
         assert wrong == [field] * bool(field)
         assert "stale" in answer.get_attribute("class") and "Traceback" not in tab.content()
+    stages = tab.locator("#tool-stages")
+    stages.press_sequentially("e")                           # "4e": nothing is missing, it is no number
+    settle(tab)
+    assert alert.text_content() == refusal("cli.error.whole_from", option="Ranks S", value="…", least=1, most=64)(lang)
+    assert tab.locator("[aria-invalid=true]").evaluate_all("a => a.map(e => e.name)") == ["stages"]
+    stages.fill("4")
     fill(tab, weight=1)
     assert alert.text_content() == "" and "stale" not in answer.get_attribute("class")
     assert facts(tab)["makespan"][0] == simulate(build("zb-h1", 4, 8)).makespan

@@ -64,8 +64,10 @@
     busy = false;
     tool.removeAttribute("aria-busy");
   }
+  // What is no number stays on the screen, but a browser keeps it from scripts: "…" is refused like it.
+  const typed = (f) => (f.validity.badInput ? "…" : f.value);
   const query = () => new URLSearchParams(
-    fields.filter((f) => !f.closest("[hidden]:not(form)")).map((f) => [f.name, f.value])).toString();
+    fields.filter((f) => !f.closest("[hidden]:not(form)")).map((f) => [f.name, typed(f)])).toString();
 
   function show(reply) {
     error.textContent = reply.error ?? "";
