@@ -44,7 +44,7 @@ test: setup  ## everything CI runs: check, library, labs, book, browser (under 2
 test-long: setup  ## what takes longer: repeats, kills, gigabytes
 	@$(PY) -m pytest -m long --timeout 3600
 
-bench: setup  ## side by side with what a user would pick instead
+bench: site  ## side by side with what a user would pick instead
 	@for b in benchmarks/bench_*.py; do $(PY) "$$b" || exit 1; done
 
 site: setup  ## build the three editions and the landing page into site/
@@ -56,4 +56,4 @@ serve: setup  ## serve site/ on a local port
 book: site serve  ## build the book, serve it, print the address
 
 clean:  ## remove what was built, .venv included
-	@rm -rf .venv node_modules build site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv node_modules build site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache labs/*/drawn
