@@ -395,7 +395,7 @@ def test_the_layer_at_work_is_whole(zero, each):
 
 
 def test_zero_traffic_with_microbatches():
-    """Ψ reduce-scattered in every microbatch from stage 2 on, gathered twice in stage 3: by hand for M = 4 on 8 ranks."""
+    """Ψ reduce-scattered in each microbatch from stage 2 on, gathered twice in stage 3: by hand, M = 4 on 8 ranks."""
     m = model.ship("Llama-3.1-8B")
     sent = [audit(m, Options(zero=z, microbatches=4), dp=8).bytes_per_step["dp"] for z in (0, 1, 2, 3)]
     assert sent == [round(times * 2 * m.parameters * 7 / 8) for times in (2, 2, 4 + 1, 3 * 4)]

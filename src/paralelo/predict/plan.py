@@ -4,8 +4,12 @@ A layout is dp·tp·pp·cp = N, with every expert degree that folds into it and 
 respect is the audit's: every dimension, the stages, the sequence, the experts; besides, data ranks share the batch
 evenly and the fullest rank fits.
 
-Assumed for all of them: microbatches of one sequence, 1F1B, ZeRO stage 1, sequence parallelism wherever tp > 1 and the
-positions divide. Activations are kept if they fit; else layers are computed again (`recompute` is then "full").
+Chosen for each: the ZeRO stage, and whether layers are computed again (`recompute` "full") or activations kept; of what
+fits the fastest, the lower stage where two are as fast (0 where no ranks share a copy of the state). Stages 2 and 3
+are tried beside pipelines too: their messages come with every microbatch then, and in the bubble.
+
+Assumed for all of them: 1F1B, the same microbatch size, sequence parallelism wherever tp > 1 and the positions divide,
+no message behind computation. ZeRO shares over all dp·cp ranks (experts: edp), never over a part of them (HSDP).
 """
 
 from collections.abc import Iterator
@@ -14,14 +18,15 @@ from functools import cache
 
 from paralelo.predict.audit.axes import experts_found, positions_found, stages_found
 from paralelo.predict.audit.dims import dimensions
-from paralelo.predict.audit.memory import fullest, stages
+from paralelo.predict.audit.memory import Stage, fullest, stages
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.seconds import step
+from paralelo.predict.data import STAGES
 from paralelo.predict.layout import Layout
 from paralelo.predict.links import Cluster
 from paralelo.predict.links import cluster as named
 from paralelo.predict.model import Model
-from paralelo.predict.quantity import divisors, whole
+from paralelo.predict.quantity import divisors, one_of, whole
 from paralelo.words import Message
 
 MOST_GPUS = 2**17
@@ -39,12 +44,13 @@ class Candidate:
     reasons: tuple[Message, ...]
     recompute: str = "none"
     microbatches: int = 0
+    zero: int = 0
 
     def json(self, lang: str = "en") -> dict:
         at = self.layout
         return {"dp": at.dp, "tp": at.tp, "pp": at.pp, "cp": at.cp, "ep": at.ep, "fits": self.fits,
                 "seconds": self.seconds, "reasons": [r.say(lang) for r in self.reasons], "bytes": self.bytes,
-                "recompute": self.recompute, "microbatches": self.microbatches, "etp": at.etp}
+                "recompute": self.recompute, "microbatches": self.microbatches, "etp": at.etp, "zero": self.zero}
 
 
 def layouts(gpus: int, experts: int = 0, order: str = "tp-cp-ep-dp-pp") -> Iterator[Layout]:
@@ -64,19 +70,22 @@ def layouts(gpus: int, experts: int = 0, order: str = "tp-cp-ep-dp-pp") -> Itera
                     yield Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, order=order)
 
 
-def default_batch(gpus: int) -> int:
-    """The smallest multiple of N that is at least 512: every number of data ranks divides it.
+def default_batch(gpus: int, microbatch_size: int = 1) -> int:
+    """The smallest multiple of N·B that is at least 512: every number of data ranks divides it.
 
     >>> default_batch(24), default_batch(4096)
     (528, 4096)
     """
-    return -(-LEAST_BATCH // gpus) * gpus
+    n = gpus * microbatch_size
+    return -(-LEAST_BATCH // n) * n
 
 
 def plan(model: Model, gpus: int, *, gpus_per_node: int | None = None, memory: float | None = None,
          sequence_length: int = 4096, global_batch: int | None = None, cluster: Cluster | str = "h100",
-         order: str = "tp-cp-ep-dp-pp") -> list[Candidate]:
+         order: str = "tp-cp-ep-dp-pp", zero: int | None = None, microbatch_size: int = 1) -> list[Candidate]:
     """All layouts, those that run and fit first, fastest first; `memory` in bytes, by default that of the device.
+
+    `zero`: the stage for all of them, or None for the fastest that fits in each.
 
     >>> from paralelo.predict.model import ship
     >>> best, *rest = plan(ship("Llama-3.1-8B"), 8)
@@ -88,33 +97,65 @@ def plan(model: Model, gpus: int, *, gpus_per_node: int | None = None, memory: f
     if gpus_per_node is not None:
         cluster = replace(cluster, gpus_per_node=whole("gpus_per_node", gpus_per_node, most=2**16))
     memory = cluster.device.memory if memory is None else memory
-    batch = default_batch(gpus) if global_batch is None else whole("global_batch", global_batch, most=10**9)
-    Options(sequence_length=sequence_length)                # refused here if it is no length
-    found = [_judge(model, layout, cluster, memory, sequence_length, batch)
+    asked = Options(sequence_length=sequence_length, microbatch_size=microbatch_size)  # refused here
+    batch = (default_batch(gpus, microbatch_size) if global_batch is None
+             else whole("global_batch", global_batch, most=10**9))
+    zeros = STAGES if zero is None else (one_of("zero", zero, STAGES),)
+    found = [_judge(model, layout, cluster, memory, asked, batch, zeros)
              for layout in layouts(gpus, model.experts, order)]
     return sorted(found, key=lambda c: (not c.fits, c.seconds is None, c.seconds or 0, len(c.reasons)))
 
 
-def _judge(model, layout, cluster, memory, T, batch) -> Candidate:
+def _judge(model, layout, cluster, memory, asked, batch, zeros) -> Candidate:
+    T, B = asked.sequence_length, asked.microbatch_size
     reasons = _broken(model, layout.tp, layout.pp, layout.cp, layout.ep, layout.etp, T)
-    if batch % layout.dp:
-        reasons += (Message("plan.batch", {"batch": batch, "dp": layout.dp}),)
+    if batch % (layout.dp * B):
+        reasons += (Message("plan.batch" if B == 1 else "plan.microbatches",
+                            {"batch": batch, "dp": layout.dp, "size": B}),)
     if reasons:
-        return Candidate(layout, False, None, None, reasons)
-    M = batch // layout.dp
-    options = Options(sequence_length=T, microbatches=M, zero=1,
+        return Candidate(layout, False, None, None, reasons, zero=zeros[0])
+    options = replace(asked, microbatches=batch // (layout.dp * B),
                       sequence_parallel=layout.tp > 1 and T % (layout.cp * layout.tp) == 0)
-    held = stages(model, layout, options, distinct=True)
-    if fullest(held).bytes["total"] > memory:
-        options = replace(options, recompute="full")
-        held = stages(model, layout, options, distinct=True)
+    seconds, options, held = _fastest(model, layout, cluster, memory, options, _sharing(model, layout, zeros))
     full = fullest(held).bytes
     if full["total"] > memory:
         state = full["total"] - full["activations"]
         reasons = (Message("plan.memory", {"stage": fullest(held).rank, "total": full["total"], "memory": memory,
-                                           "state": state, "activations": full["activations"]}),)
-    seconds = step(model, layout, options, held, cluster).total
-    return Candidate(layout, not reasons, seconds, full["total"], reasons, options.recompute, M)
+                                           "state": state, "zero": options.zero, "activations": full["activations"]}),)
+    return Candidate(layout, not reasons, seconds, full["total"], reasons, options.recompute, options.microbatches,
+                     options.zero)
+
+
+def _sharing(model: Model, layout: Layout, zeros: tuple[int, ...]) -> tuple[int, ...]:
+    """The stages worth trying: 0 only where there is nothing to share, as stage 1 sends no more and updates less."""
+    if len(zeros) == 1:
+        return zeros
+    return zeros[1:] if layout.dp * layout.cp > 1 or (model.experts and layout.edp > 1) else zeros[:1]
+
+
+def _fastest(model, layout, cluster, memory, options, zeros) -> tuple[float, Options, list[Stage]]:
+    """(seconds, options, stages) of the fastest way to fit; of the smallest where none does.
+
+    A later stage holds less and takes longer, and so does computing again: what follows a fit is no faster.
+    """
+    @cache
+    def held(recompute, zero):
+        chosen = replace(options, recompute=recompute, zero=zero)
+        return chosen, stages(model, layout, chosen, distinct=True)
+
+    def fits(at):
+        return fullest(at[1]).bytes["total"] <= memory
+
+    def timed(at):
+        return step(model, layout, at[0], at[1], cluster).total, *at
+
+    if fits(first := held("none", zeros[0])):
+        return timed(first)
+    able = [recompute for recompute in ("none", "full") if fits(held(recompute, zeros[-1]))]
+    if not able:
+        return timed(held("full", zeros[-1]))
+    ways = [next(at for zero in zeros if fits(at := held(recompute, zero))) for recompute in able]
+    return min(map(timed, ways), key=lambda found: (found[0], found[1].zero))
 
 
 @cache
