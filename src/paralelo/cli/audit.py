@@ -3,7 +3,7 @@
 import click
 
 from paralelo.cli.frame import Whole, build, option
-from paralelo.words import percent, say, size
+from paralelo.words import Message, percent, say, size
 
 SIGNS = {"divides": "✓", "padded": "✓", "replicated": "!", "note": "·", "breaks": "✗"}
 
@@ -57,8 +57,12 @@ def included(ctx, param, incomplete):
 
 
 def show(out, result, answer) -> None:
+    from paralelo.predict.audit import layers_of
+
     lang, m = out.lang, answer["model"]
-    out.say("audit.show.model", **m, kinds=[f"{n} × {kind}" for kind, n in m["layer_kinds"].items()])
+    out.say("audit.show.model", **m, kinds=layers_of(m["layer_kinds"]))
+    if m["experts"]:
+        out.say("audit.show.experts", experts=m["experts"])
     for note in answer["notes"]:
         print("·", note)
     degrees = result.layout
@@ -68,8 +72,14 @@ def show(out, result, answer) -> None:
     for finding in result.findings:
         print(SIGNS[finding.verdict], finding.message.say(lang))
     print()
-    out.say("audit.show.degrees", tp=answer["tp_degrees"], more=answer["tp_degrees_with_replication"] or ["–"],
-            pp=answer["pp_equal_stages"], ep=answer["ep_degrees"])
+    more = answer["tp_degrees_with_replication"]
+    copied = {d.name: Message(f"audit.show.copied_{d.name}") for d in result.model.dims if d.rule == "replicate"}
+    out.say("audit.show.tensor_degrees_copied" if more else "audit.show.tensor_degrees", tp=answer["tp_degrees"],
+            more=more, copied=list(copied.values()))
+    out.say("audit.show.pipeline_degrees", pp=answer["pp_equal_stages"])
+    if m["experts"]:
+        out.say("audit.show.expert_degrees", ep=answer["ep_degrees"])
+    print()
     if result.stages:
         tables(out, answer)
     if "seconds_per_step" in answer and answer["seconds_per_step"] is not None:

@@ -18,36 +18,48 @@ def command(lang: str) -> click.Command:
     @option("--global-batch", lang, type=Whole(1, 10**9))
     @option("--cluster", lang, default="h100")
     @option("--order", lang, default="tp-cp-ep-dp-pp")
+    @click.option("--zero", type=click.Choice([*"0123", "any"]), default="any", metavar="ZERO", show_default=True,
+                  help=say("cli.option.zero_any", lang))
+    @option("--microbatch-size", lang, type=Whole(1, 10**6), default=1)
     @option("--top", lang, type=Whole(1), default=20)
-    def plan(out, config, gpus, gpus_per_node, memory_gib, sequence_length, global_batch, cluster, order, top):
+    def plan(out, config, gpus, gpus_per_node, memory_gib, sequence_length, global_batch, cluster, order, zero,
+             microbatch_size, top):
         from paralelo.predict import model
         from paralelo.predict.plan import default_batch
         from paralelo.predict.plan import plan as make
 
         found = make(model.load(config), gpus, gpus_per_node=gpus_per_node, sequence_length=sequence_length,
-                     memory=memory_gib and memory_gib * 2**30, global_batch=global_batch, cluster=cluster, order=order)
+                     memory=memory_gib and memory_gib * 2**30, global_batch=global_batch, cluster=cluster, order=order,
+                     zero=None if zero == "any" else int(zero), microbatch_size=microbatch_size)
         fitting = sum(c.fits for c in found)
-        answer = {"gpus": gpus, "global_batch": global_batch or default_batch(gpus), "fitting": fitting,
+        answer = {"gpus": gpus, "global_batch": global_batch or default_batch(gpus, microbatch_size),
+                  "microbatch_size": microbatch_size, "schedule": "1f1b", "fitting": fitting,
                   "layouts": (c.json(out.lang) for c in found)}
         if not out.json(answer):
             out.say("plan.show.title", count=len(found), gpus=gpus, batch=answer["global_batch"], fitting=fitting,
                     length=sequence_length, cluster=cluster)
-            show(out, found, min(top, fitting))
+            show(out, found, min(top, fitting), microbatch_size)
         return 0 if fitting else 1
 
     return plan
 
 
-def show(out, found, top: int) -> None:
+def show(out, found, top: int, microbatch_size: int) -> None:
     lang = out.lang
     if top:
-        heads = ["dp", "tp", "pp", "cp", "ep",
+        heads = ["dp", "tp", "pp", "cp", "ep", "ZeRO",
                  *(say(f"plan.show.{h}", lang) for h in ("seconds", "bytes", "microbatches", "recompute"))]
-        rows = [[c.layout.dp, c.layout.tp, c.layout.pp, c.layout.cp, c.layout.ep, number(c.seconds, lang, 3),
-                 size(c.bytes, lang), c.microbatches, c.recompute] for c in found[:top]]
+        rows = [[c.layout.dp, c.layout.tp, c.layout.pp, c.layout.cp, c.layout.ep, c.zero,
+                 number(c.seconds, lang, 3), size(c.bytes, lang), c.microbatches, c.recompute] for c in found[:top]]
         out.table(heads, rows)
     else:
         out.say("plan.show.none")
+    out.say("plan.show.assumed", size=microbatch_size)
+    late = [c for c in found[:top] if c.zero >= 2]
+    if late:
+        out.say("plan.show.late")
+    if any(c.layout.pp > 1 for c in late):
+        out.say("plan.show.piped")
     rest = [c for c in found if not c.fits]
     if rest:
         out.say("plan.show.out", count=len(rest))

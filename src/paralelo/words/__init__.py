@@ -65,12 +65,19 @@ def say(id: str, lang: str = "en", /, **fields) -> str:
         found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, str):
         raise KeyError(table("words", "en")["no_message"].format(id=id))
-    return _format.write(found, rules(lang), fields)
+    return _format.write(found, rules(lang), {key: _said(x, lang) for key, x in fields.items()})
+
+
+def _said(x, lang: str):
+    """A field that is itself something to say, or a list of such, in the sentence's language."""
+    if isinstance(x, Message):
+        return x.say(lang)
+    return [_said(one, lang) for one in x] if isinstance(x, list) and any(isinstance(i, Message) for i in x) else x
 
 
 @dataclass(frozen=True)
 class Message:
-    """Something to say: which sentence, and what stands in it. `str()` is English."""
+    """Something to say: which sentence, and what stands in it, other messages too. `str()` is English."""
 
     id: str
     fields: dict = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """Numbers, sizes and lists as a language writes them.
 
 The rules are a language's `language.toml`: `decimal`, `group` (between thousands, from five digits on), `percent`,
-`unit_space`, `and`, `or`, `list`, `list_of_decimals`.
+`unit_space`, `and`, `or`, `or_before_o` (where it differs), `list`, `list_of_decimals`.
 """
 
+import re
 import string
 from fractions import Fraction
 
@@ -49,14 +50,23 @@ def size(x, rules: dict, digits: int = 1) -> str:
     return number(int(value) if exact else value, rules, None if exact else digits) + "\u00a0" + unit
 
 
+SAID_O = re.compile(r"h?[oó]|8|11(?!\d)", re.IGNORECASE)    # Spanish: ocho, ochenta, once, once mil
+
+
 def join(items, rules: dict, last: str = "and") -> str:
-    """`1, 2 and 4`; decimals in a language with a decimal comma are parted by semicolons."""
+    """`1, 2 and 4`; decimals in a language with a decimal comma are parted by semicolons.
+
+    >>> es = {"list": ", ", "list_of_decimals": ", ", "decimal": ".", "group": " ", "or": " o ", "or_before_o": " u "}
+    >>> join([2, 4, 8], es, "or"), join([8, 16], es, "or"), join([1, 110], es, "or"), join([1, 11], es, "or")
+    ('2, 4 u 8', '8 o 16', '1 o 110', '1 u 11')
+    """
     items = list(items)
     between = rules["list_of_decimals"] if any(isinstance(i, float) for i in items) else rules["list"]
     texts = [value(i, rules) for i in items]
     if len(texts) < 2:
         return "".join(texts)
-    return between.join(texts[:-1]) + rules[last] + texts[-1]
+    before_o = last == "or" and "or_before_o" in rules and SAID_O.match(texts[-1])
+    return between.join(texts[:-1]) + (rules["or_before_o"] if before_o else rules[last]) + texts[-1]
 
 
 def value(x, rules: dict) -> str:

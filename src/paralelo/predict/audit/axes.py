@@ -3,7 +3,7 @@
 from collections import Counter
 
 from paralelo.predict import pipeline
-from paralelo.predict.audit.finding import Finding
+from paralelo.predict.audit.finding import Finding, layers_of
 from paralelo.predict.audit.memory import placement
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.work import stage_flops
@@ -72,12 +72,12 @@ def _composition(model: Model, layout: Layout, options: Options, chunks: int) ->
     slow, mean = work.index(max(work)), sum(work) / len(work)
     about = {"slowest": slow, "ratio": max(work) / mean}
     if all(k == kinds[0] for k in kinds):
-        each = [f"{n} × {kind}" for kind, n in kinds[0].items()]
-        return [finding("composition", len(model.layer_kinds), layout.pp, "divides", kinds=each, **about)]
-    return [finding("composition", len(model.layer_kinds), layout.pp, "note", "differs",
-                    kinds=[f"{n} × {kind}" for kind, n in kinds[slow].items()],
-                    others=[f"{n} × {kind}" for kind, n in kinds[work.index(min(work))].items()],
-                    fastest=work.index(min(work)), **about)]
+        return [finding("composition", len(model.layer_kinds), layout.pp, "divides", kinds=layers_of(kinds[0]),
+                        **about)]
+    fast = work.index(min(work))
+    return [finding("composition", len(model.layer_kinds), layout.pp, "note",
+                    "differs" if kinds[slow] != kinds[fast] else "differs_elsewhere", kinds=layers_of(kinds[slow]),
+                    others=layers_of(kinds[fast]), fastest=fast, **about)]
 
 
 def _ends(model: Model, layout: Layout, options: Options, chunks: int) -> list[Finding]:

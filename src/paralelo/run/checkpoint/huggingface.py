@@ -119,7 +119,7 @@ def as_checkpoint(folder: Path, step: int = 0) -> Checkpoint:
     for name, entry in entries.items():                     # an expert that is missing
         wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
         if wrong:
-            raise Refused("checkpoint_run.lies", file=str(folder), what=str(wrong[0]))
+            raise Refused("checkpoint_run.lies", file=str(folder), what=wrong[0])
     layers = [p for e in entries.values() for p in e.where if isinstance(p, int)]
     depth = Depth(max(layers) + 1) if layers else None
     fused = sorted({b for a, b in (("qkv_proj", "qkv"), ("gate_up_proj", "gate_up")) if any(a in n for n in found)})

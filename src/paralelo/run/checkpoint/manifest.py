@@ -168,7 +168,7 @@ def open_checkpoint(folder) -> Checkpoint:
     for name, entry in found.entries.items():
         wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
         if wrong:
-            raise Refused("checkpoint_run.lies", file=path, what=str(wrong[0]))
+            raise Refused("checkpoint_run.lies", file=path, what=wrong[0])
     return found
 
 

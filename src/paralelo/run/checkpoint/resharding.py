@@ -71,7 +71,7 @@ def assign(old: Checkpoint, layout: Layout, depth: Depth | None) -> Checkpoint:
         try:
             held = holdings(entry.shape, layout, entry.cuts, entry.where, depth)
         except Refused as refused:
-            raise Refused("checkpoint_run.cannot_cut", name=name, why=str(refused)) from None
+            raise Refused("checkpoint_run.cannot_cut", name=name, why=refused.message) from None
         ranks: dict = {}
         for rank, pieces in enumerate(held):
             for piece in pieces:

@@ -201,7 +201,7 @@ def plan(made: Path, told: list[dict], layout: Layout, step: int, chunks: int = 
             mine[writer].append((key, name, box, entry.dtype))
         wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
         if wrong:
-            raise Refused("checkpoint_run.incomplete", what=str(wrong[0]))
+            raise Refused("checkpoint_run.incomplete", what=wrong[0])
     numbers = [p for e in entries.values() for p in e.where if isinstance(p, int)]
     depth = Depth(max(numbers) + 1, chunks, placement) if numbers else None
     return Checkpoint(made, layout, depth, step, values, entries, {}), mine
