@@ -10,7 +10,9 @@ on, `data-only="2"` in step 2 alone (drawn with `display="none"`, so that the pi
     ![Two](../../diagrams/en/x_2.svg "Caption of the second step.")
     :::
 
-Without a script all of them stand there, one below the other. `theme/assets/stepper.js` does the rest.
+Without a script all of them stand there, one below the other. `theme/assets/stepper.js` does the rest: a drawing with
+steps of its own opens whole, at -1 of its range, so that the next button goes to its first step; of several drawings the
+first is shown. On paper every figure is whole.
 """
 
 import re
@@ -60,15 +62,16 @@ class AddControls(SphinxTransform):
                 continue
             if found := [int(n) for n in STEP.findall(drawing.astext())]:
                 figure["classes"].append("stepper")
-                figure.insert(figure.index(drawing) + 1, controls(max(found) + 1, max(found), self.config.edition))
+                figure.insert(figure.index(drawing) + 1, controls(max(found) + 1, -1, self.config.edition))
 
 
 def controls(count: int, first: int, lang: str) -> nodes.raw:
-    """The bar, which a script shows: `first` is the step that the page opens with."""
+    """The bar, which a script shows: `first` is where the page opens, a step or -1, the whole figure."""
     say = {key: escape(text) for key, text in table("tools", lang)["stepper"].items()}
     return nodes.raw("", (
-        f'<div class="steps" hidden data-of="{say["step"]}"><button type="button" data-go="-1" '
-        f'aria-label="{say["previous"]}">‹</button><input type="range" min="0" max="{count - 1}" value="{first}" '
+        f'<div class="steps" hidden data-of="{say["step"]}" data-whole="{say["whole"]}">'
+        f'<button type="button" data-go="-1" '
+        f'aria-label="{say["previous"]}">‹</button><input type="range" min="{first}" max="{count - 1}" value="{first}" '
         f'aria-label="{say["label"]}"><button type="button" data-go="1" aria-label="{say["next"]}">›</button>'
         f'<button type="button" data-play="{say["play"]}" data-pause="{say["pause"]}" '
         f'aria-label="{say["play"]}">▶</button>'

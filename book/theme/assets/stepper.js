@@ -5,6 +5,7 @@ for (const box of document.querySelectorAll(".stepper")) {
   const play = bar.querySelector("[data-play]");
   const says = bar.querySelector("p");
   const last = Number(range.max);
+  const first = Number(range.min);                     // -1 where the whole figure comes before its steps
   const frames = [...box.querySelectorAll(":scope > figure")];
   const layers = [...box.querySelectorAll("[data-only], [data-step]")].map((element) => {
     const { only, step, says } = element.dataset;
@@ -16,11 +17,14 @@ for (const box of document.querySelectorAll(".stepper")) {
     const now = Number(range.value);
     frames.forEach((frame, i) => { frame.style.visibility = i === now ? "visible" : "hidden"; });
     for (const { element, alone, at } of layers) {
-      element.style.display = (alone ? at === now : at <= now) ? "inline" : "none";
+      element.style.display = (alone ? at === now : now < 0 || at <= now) ? "inline" : "none";
     }
-    const count = bar.dataset.of.replace("{n}", now + 1).replace("{last}", last + 1);
+    const count = now < 0 ? bar.dataset.whole : bar.dataset.of.replace("{n}", now + 1).replace("{last}", last + 1);
     const said = layers.filter((layer) => layer.at === now && layer.says).map((layer) => layer.says).join(" ");
     says.textContent = said || count;
+    for (const button of bar.querySelectorAll("[data-go]")) {
+      button.setAttribute("aria-disabled", now === (button.dataset.go > 0 ? last : first));
+    }
     range.setAttribute("aria-valuetext", count);
   };
   const pause = () => {
@@ -45,6 +49,7 @@ for (const box of document.querySelectorAll(".stepper")) {
     play.textContent = "❚❚";
     play.setAttribute("aria-label", play.dataset.pause);
     if (Number(range.value) === last) go(0);
+    else go(Number(range.value) + 1);
     running ??= setInterval(() => go(Number(range.value) + 1), 1100);
   });
   const calm = matchMedia("(prefers-reduced-motion: reduce)");

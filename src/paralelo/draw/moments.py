@@ -11,6 +11,8 @@ forwards have kept: one more when F starts (a chunk counts 1/C), one less when B
     [(('B', 0, 0), 2), (('F', 1, 1), 1)]
     >>> moments.say(3)
     ('Time 4 to 5 of 9', ['rank 0: B0 (stage 0), holds 2', 'rank 1: F1 (stage 1), holds 1'])
+    >>> moments.say(7)
+    ('End of the step, after 9', ['rank 0: done, holds 0', 'rank 1: done, holds 0'])
 """
 
 import re
@@ -44,13 +46,16 @@ class Moments:
         return out
 
     def say(self, i: int, lang: str = "en") -> tuple[str, list[str]]:
-        """The moment in words: when it is, and a line a rank."""
+        """The moment in words: when it is, and a line a rank; who has no action left is done and waits for nothing."""
         last = len(self.times) - 1
         head = say("pipeline.moment.last" if i == last else "pipeline.moment.time", lang, start=self.times[i],
                    end=self.times[min(i + 1, last)], makespan=self.times[last])
         lines = []
         for rank, (action, held) in enumerate(self.ranks(i)):
-            if action:
+            ends = self.result.ends[rank]
+            if not action and (not ends or self.times[i] >= ends[-1]):
+                lines.append(say("pipeline.moment.done", lang, rank=rank, held=held))
+            elif action:
                 kind, stage, microbatch = action
                 lines.append(say("pipeline.moment.works", lang, rank=rank, action=f"{kind}{microbatch}", stage=stage,
                                  held=held))
