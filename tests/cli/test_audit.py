@@ -146,3 +146,25 @@ def test_copies_are_named_only_where_there_are_any(capsys):
     assert "copies of" not in capsys.readouterr().out
     main(["audit", str(CONFIGS / "Qwen3.5-27B.json")])
     assert "also 8, with copies of KV heads" in capsys.readouterr().out
+
+
+def test_plan_chooses_the_zero_stage_and_says_what_it_assumes(capsys):
+    ask = ["plan", "Qwen3.5-27B", "--gpus", "8"]
+    got = {(c["dp"], c["tp"], c["pp"], c["cp"]): c for c in answer(capsys, *ask)["layouts"]}
+    assert got[8, 1, 1, 1]["zero"] == 3 and got[8, 1, 1, 1]["fits"] and got[1, 8, 1, 1]["zero"] == 0
+    one = answer(capsys, *ask, "--zero", "1", "--microbatch-size", "2")
+    assert {c["zero"] for c in one["layouts"]} == {1} and (one["microbatch_size"], one["schedule"]) == (2, "1f1b")
+    assert not next(c for c in one["layouts"] if c["dp"] == 8)["fits"]
+    for lang, words in (("en", ("1F1B, 2 sequences a microbatch", "never behind computation", "upper bound")),
+                        ("es", ("1F1B, 2 secuencias por microlote", "al mismo tiempo", "cota superior")),
+                        ("pt", ("1F1B, 2 sequências por microlote", "ao mesmo tempo", "limite superior"))):
+        assert main([*ask, "--microbatch-size", "2", "--zero", "3", "--lang", lang]) == 0
+        out = capsys.readouterr().out
+        assert all(word in out for word in (*words, "DeepSpeed", "ZeRO-3"))
+    assert main([*ask, "--zero", "1"]) == 0
+    assert "DeepSpeed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["--zero", "4"], ["--zero", "all"], ["--microbatch-size", "0"]])
+def test_plan_refuses_in_one_line(argv, capsys):
+    assert argv[0] in refused(capsys, "plan", "Qwen3-0.6B", "--gpus", "2", *argv)
