@@ -1,6 +1,7 @@
 """`paralelo links`: what it prints, its exit code, and bad input."""
 
 import json
+import re
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_a_poor_fit_exits_1(capsys, monkeypatch, times, code, mark, lang):
     assert main(["links", "--device", "cpu", "--lang", lang]) == code
     out = capsys.readouterr().out
     assert mark in out and ("all_reduce" in out.splitlines()[-1]) == bool(code)
+    assert bool(re.search(r"\d,\d\d ", out)) == (lang == "pt")   # decimals had a point in every language
 
 
 @pytest.mark.parametrize("ranks", ["1", "0", "two"])

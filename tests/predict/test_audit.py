@@ -399,3 +399,22 @@ def test_zero_traffic_with_microbatches():
     m = model.ship("Llama-3.1-8B")
     sent = [audit(m, Options(zero=z, microbatches=4), dp=8).bytes_per_step["dp"] for z in (0, 1, 2, 3)]
     assert sent == [round(times * 2 * m.parameters * 7 / 8) for times in (2, 2, 4 + 1, 3 * 4)]
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb-h1", "zb-v", "dualpipe-v"])
+def test_enough_microbatches_tell_what_many_do(name):
+    """An audit of 60,000 microbatches built and simulated all of them, for 7 s."""
+    from paralelo.predict import pipeline
+    from paralelo.predict.audit.memory import enough
+
+    def of(S, M):
+        try:
+            done = pipeline.simulate(pipeline.build(name, S, M, 2 if name != "zb-h1" else 1))
+        except Refused as refused:
+            return refused.message.id
+        return done.live_activations, done.makespan - done.ideal
+
+    for S in (1, 2, 3, 4):
+        for M in range(1, 12 * S + 2):
+            assert enough(name, S, M) <= M and of(S, enough(name, S, M)) == of(S, M), (S, M)
+        assert enough(name, S, 60_000 * S) < 6 * S

@@ -210,7 +210,7 @@ class Output:
         print(say(id, self.lang, **fields))
 
     def table(self, head: list[str], rows: list[list], title: str = "") -> None:
-        """A table; numbers to the right, written as the language writes them. Colour only on a terminal."""
+        """A table; numbers to the right, lists of them to the left, all written as the language writes them."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
@@ -220,7 +220,7 @@ class Output:
                   for c in row] for row in rows]
         out = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(head):
-            numeric = bool(rows) and all(row[i][:1] in "0123456789−…" for row in cells)
+            numeric = bool(rows) and all(row[i][:1] in "0123456789−…" and " " not in row[i] for row in cells)
             out.add_column(Text(column), justify="right" if numeric else "left")
         for row in cells:
             out.add_row(*map(Text, row))

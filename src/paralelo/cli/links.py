@@ -3,7 +3,7 @@
 import click
 
 from paralelo.cli.frame import Whole, build, option
-from paralelo.words import Refused, percent
+from paralelo.words import Refused, number, percent
 
 
 def command(lang):
@@ -29,8 +29,8 @@ def command(lang):
                              "points": [list(p) for p in zip(*found[kind], strict=True)]} for kind, f in fits.items()],
         }
         if not out.json(answer):
-            rows = [[kind, f"{f.alpha * 1e6:.1f}", f"{f.bandwidth / 1e9:.2f}", percent(f.median_error, out.lang, 0),
-                     "✗" if kind in poor else "✓"]
+            rows = [[kind, number(f.alpha * 1e6, out.lang, 1), number(f.bandwidth / 1e9, out.lang, 2),
+                     percent(f.median_error, out.lang, 0), "✗" if kind in poor else "✓"]
                     for kind, f in fits.items()]
             out.say("links_run.machine", ranks=ranks, device=device, backend=backend)
             out.table(["", "α / µs", "1/β / GB/s", "±", ""], rows)

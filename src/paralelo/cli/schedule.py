@@ -38,7 +38,7 @@ def command(lang: str) -> click.Command:
                     with open(file, "w", encoding="utf-8", newline="\n") as to:
                         to.write(text)
         if not out.json(_answer(result)):
-            _show(out, result)
+            _show(out, result, bool(slow))
         return 0
 
     return schedule
@@ -67,7 +67,7 @@ def _answer(result) -> dict:
     }
 
 
-def _show(out, result) -> None:
+def _show(out, result, slowed: bool) -> None:
     made, lang = result.schedule, out.lang
     heads = [say(f"cli.schedule_table.{h}", lang) for h in ("rank", "stages", "start", "end", "idle", "live")]
     rows = [[rank, ", ".join(map(str, made.stages_of(rank))), *result.windows[rank],
@@ -76,7 +76,8 @@ def _show(out, result) -> None:
     title = say("cli.schedule_table.title", lang, name=made.name, stages=made.stages, microbatches=made.microbatches,
                 chunks=made.chunks)
     out.table(heads, shown, title)
-    for key, value in (("makespan", number(result.makespan, lang)), ("ideal", number(result.ideal, lang)),
+    for key, value in (("makespan", number(result.makespan, lang)),
+                       ("ideal_unslowed" if slowed else "ideal", number(result.ideal, lang)),
                        ("idle_share", percent(result.idle_share, lang)),
                        ("idle_over_ideal", percent(result.idle_over_ideal, lang)),
                        ("messages", number(result.messages, lang))):

@@ -4,7 +4,7 @@ from collections import Counter
 
 from paralelo.predict import pipeline
 from paralelo.predict.audit.finding import Finding, layers_of
-from paralelo.predict.audit.memory import placement
+from paralelo.predict.audit.memory import enough, placement
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.work import stage_flops
 from paralelo.predict.experts import experts_of
@@ -96,14 +96,15 @@ def _ends(model: Model, layout: Layout, options: Options, chunks: int) -> list[F
 def _schedule(layout: Layout, options: Options) -> list[Finding]:
     if layout.pp == 1 and options.schedule not in TWO_CHUNKS and options.chunks == 1:
         return []
-    if layout.pp * options.microbatches * max(options.chunks, 2) > MOST_ACTIONS:
+    any_number = options.schedule in ("gpipe", "1f1b")
+    few = 1 if any_number else enough(options.schedule, layout.pp, options.microbatches)
+    if layout.pp * few * max(options.chunks, 2) > MOST_ACTIONS:
         raise Refused("audit.too_many_actions", microbatches=options.microbatches, most=MOST_ACTIONS)
-    few = options.schedule in ("gpipe", "1f1b")             # these take any number: no need to build them all
     try:
-        pipeline.build(options.schedule, layout.pp, 1 if few else options.microbatches, options.chunks)
+        pipeline.build(options.schedule, layout.pp, few, options.chunks)
     except Refused as refused:
         return [Finding("microbatches", options.microbatches, layout.pp, "breaks", refused.message)]
-    share = pipeline.idle_share(layout.pp, options.microbatches) if few else None
+    share = pipeline.idle_share(layout.pp, options.microbatches) if any_number else None
     return [finding("microbatches", options.microbatches, layout.pp, "note", share=float(share))] if share else []
 
 

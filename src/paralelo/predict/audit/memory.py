@@ -111,7 +111,21 @@ def live(layout: Layout, options: Options, rank: int) -> float:
         return min(options.microbatches, layout.pp - rank)
     if options.schedule == "gpipe":
         return options.microbatches
-    return _simulated(options.schedule, layout.pp, options.microbatches, options.chunks)[rank]
+    few = enough(options.schedule, layout.pp, options.microbatches)
+    return _simulated(options.schedule, layout.pp, few, options.chunks)[rank]
+
+
+def enough(schedule: str, stages: int, microbatches: int) -> int:
+    """As many microbatches as tell what a long schedule holds, how long its ranks idle, and whether it can run.
+
+    From four rounds of S microbatches on, a schedule repeats itself, in rounds or in pairs of rounds.
+
+    >>> enough("zb-v", 4, 100_001), enough("interleaved", 4, 100_000), enough("interleaved", 4, 13)
+    (17, 16, 13)
+    """
+    if microbatches < 6 * stages or (schedule == "interleaved" and microbatches % stages):
+        return microbatches
+    return 4 * stages + microbatches % (2 * stages)
 
 
 @cache

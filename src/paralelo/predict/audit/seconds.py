@@ -4,7 +4,7 @@ from collections import Counter
 from functools import cache
 
 from paralelo.predict import pipeline
-from paralelo.predict.audit.memory import Stage, compositions
+from paralelo.predict.audit.memory import Stage, compositions, enough
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.traffic import block_messages, boundary
 from paralelo.predict.audit.work import head_flops, layer_flops, moved_bytes, rank_flops
@@ -62,8 +62,9 @@ def step(model: Model, layout: Layout, options: Options, stages: list[Stage], cl
     work = stage_work(model, layout, options, next(s for s in stages if s.rank == rank))
     idle = None
     if options.schedule not in ("gpipe", "1f1b", "interleaved"):
-        built = pipeline.build(options.schedule, layout.pp, options.microbatches, options.chunks)
-        idle = float(pipeline.simulate(built).idle_over_ideal)
+        few = enough(options.schedule, layout.pp, options.microbatches)
+        built = pipeline.build(options.schedule, layout.pp, few, options.chunks)
+        idle = float(pipeline.simulate(built).idle_over_ideal) * few / options.microbatches
     return step_time(work, layout, cluster, options.microbatches, chunks=options.chunks, zero=options.zero,
                      element=options.element, bubble=idle)
 
