@@ -72,7 +72,7 @@ for variant in predict.VARIANTS:
 # Now 16 tokens, 8 experts and $k = 2$, with a router that prefers the first experts. If an expert has room for $C$ assignments, those that come later are dropped. **Predict:** with 32 assignments, what is the smallest capacity factor at which none is dropped? And how many places are then empty?
 
 # %% [markdown] lang="es"
-# Cuatro enrutadores en uso eligen los mismos dos expertos y les dan pesos de tres maneras. Solo el primero deja una suma menor que 1: conserva la confianza del enrutador. Un checkpoint cargado con la regla equivocada da respuestas algo equivocadas, y nada falla.
+# Cuatro enrutadores de modelos reales eligen los mismos dos expertos y les dan pesos de tres maneras. Solo el primero deja una suma menor que 1: conserva la confianza del enrutador. Un checkpoint cargado con la regla equivocada da respuestas algo equivocadas, y nada falla.
 #
 # ## Descartar
 #
@@ -112,7 +112,7 @@ knob(drops, "cf", [0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0], start=1.25)
 #
 # ## El intercambio
 #
-# Los expertos están repartidos en orden entre los ranks, y los tokens también. La **matriz de intercambio** dice cuántas asignaciones van de los tokens de cada rank a los expertos de cada rank. Basta el enrutamiento para calcularla. Una capa envía filas dos veces en el forward, de ida y de vuelta, y dos en el backward; cada fila tiene $D$ números de 8 bytes. Antes, cada rank les dice a los demás sus $E$ cuentas. **Predice**, con la matriz que se imprime primero, qué envía cada rank a los demás.
+# Los expertos están repartidos en orden entre los ranks, y los tokens también. La **matriz de intercambio** dice cuántas asignaciones van de los tokens de cada rank a los expertos de cada rank. Basta el enrutamiento para calcularla. Una capa envía filas dos veces en el forward, de ida y de vuelta, y dos en el backward; cada fila tiene $D$ números de 8 bytes. Antes, cada rank les dice a los demás cuántas filas va a enviar a cada uno de los $E$ expertos. **Predice**, con la matriz que se imprime primero, qué envía cada rank a los demás.
 
 # %% [markdown] lang="pt"
 # Se você aumenta o fator, o descarte cai e aumentam as vagas vazias, que são enviadas e calculadas do mesmo jeito. As duas coisas têm a mesma causa: especialistas desiguais. A capacidade trata o sintoma.
@@ -266,7 +266,7 @@ for forget in (False, True):
 #
 # ## Entrena un enrutador
 #
-# Una capa aprende una función fija de sus tokens, 200 pasos con Adam, tres veces desde los mismos números: sin ningún balanceo, con la pérdida de balanceo por 0.1 y con un sesgo que se mueve 0.01 por paso. Un experto elegido aprende, y uno que aprendió es elegido. **Predice** para cada caso: ¿cuántos de los ocho expertos siguen en uso al final? ¿Cuál de los dos últimos termina con menos error?
+# Una capa aprende una función fija de sus tokens, 200 pasos con Adam, tres veces desde los mismos números: sin ningún balanceo, con la pérdida de balanceo multiplicada por 0.1 y con un sesgo que se mueve 0.01 por paso. El experto al que se elige aprende, y al que aprendió se lo elige más. **Predice** para cada caso: ¿cuántos de los ocho expertos siguen en uso al final? ¿Cuál de los dos últimos termina con menos error?
 
 # %% [markdown] lang="pt"
 # O forward está certo. No backward o último rank não encontra caminho da sua saída até a troca, então ele termina (`done`) e os outros esperam em silêncio (`silent`) até que o limite de tempo os interrompa. O conserto é devolver o que chegou, com zero linhas. (Os ranks foram iniciados de novo; a próxima chamada funciona.)
@@ -312,7 +312,7 @@ for name, (_, chosen, error) in trained.items():
 # A collapsed router is also a slow one. Here are the exchange matrices of fresh tokens for the first and the last. **Predict** the ratio between the largest column and the mean: it is how much longer the busiest rank works.
 
 # %% [markdown] lang="es"
-# Sin balanceo el enrutador colapsa en unos pocos expertos; los demás cuestan memoria y no aprenden nada. Los dos remedios mantienen los ocho en uso. La pérdida tira del enrutador con un gradiente que no tiene nada que ver con la tarea, y el sesgo solo elige. Lee los errores con honestidad: el menor es el de la capa colapsada, porque para una función tan pequeña bastan dos expertos. Lo que perdió es la capacidad de los otros seis.
+# Sin balanceo el enrutador colapsa en unos pocos expertos; los demás cuestan memoria y no aprenden nada. Los dos remedios mantienen los ocho en uso. La pérdida tira del enrutador con un gradiente que no tiene nada que ver con la tarea, y el sesgo solo elige. Lee los errores con cuidado: el menor es el de la capa colapsada, porque para una función tan pequeña bastan dos expertos. Lo que perdió es la capacidad de los otros seis.
 #
 # Un enrutador colapsado también es lento. Aquí están las matrices de intercambio de tokens nuevos para el primero y el último. **Predice** el cociente entre la columna mayor y el promedio: indica cuánto trabaja de más el rank más ocupado.
 

@@ -72,7 +72,7 @@ SVG(timeline(result, None, name="mine"))
 # %% [markdown] lang="es"
 # Doce unidades para nueve de trabajo: la cuarta parte del tiempo es espera. Escribiste 1F1B: es igual a la que construye la biblioteca. `[2, 1]` son las **activaciones vivas**, los microlotes cuyo forward guarda cada rank en su peor momento.
 #
-# Ahora rómpela. Cada planificación de abajo tiene un fallo. **Predice** cuál es antes de ejecutar la celda: algo que falta, algo demasiado temprano o dos ranks que se esperan el uno al otro.
+# Ahora rómpela. Cada planificación de abajo tiene un fallo. **Predice** cuál es antes de ejecutar la celda: algo que falta, algo que ocurre demasiado pronto o dos ranks que se esperan el uno al otro.
 
 # %% [markdown] lang="pt"
 # Doze unidades para nove de trabalho: um quarto do tempo é espera. Você escreveu o 1F1B: ele é igual ao que a biblioteca constrói. `[2, 1]` são as **ativações vivas**, os microlotes cujo forward cada rank guarda no seu pior momento.
@@ -90,7 +90,7 @@ for text in ("F0 F1 B0 B1 / F0 B0 F1", "F0 F1 B0 B1 / B0 F0 F1 B1", "F0 B0 F1 B1
 # One more way to hang does not show in any schedule. Suppose that a send waits until the other side receives. **Predict:** does 1F1B with two microbatches run? And what if a rank starts its send and its receive together?
 
 # %% [markdown] lang="es"
-# La tercera tiene todas las acciones, y el orden de cada rank por separado es posible. Solo juntos se detienen: el rank 0 espera un backward que el rank 1 hace después de un forward que el rank 0 todavía no envió.
+# En la tercera están todas las acciones, y el orden de cada rank, por separado, es posible. Juntos se detienen: el rank 0 espera un backward que el rank 1 hace después de un forward que el rank 0 todavía no envió.
 #
 # Hay otra manera de quedarse detenido, que no se ve en ninguna planificación. Supón que un envío espera hasta que el otro lado reciba. **Predice:** ¿se ejecuta 1F1B con dos microlotes? ¿Y si un rank inicia juntos lo que envía y lo que recibe?
 
@@ -112,11 +112,11 @@ for sends in ("buffered", "rendezvous", "batched"):
 # Four ranks, 1F1B, and the number of microbatches $M$. Under the timeline are the idle share of the step, the idle time over the ideal time, and the live activations of ranks 0 to 3. **Predict** what happens to each of the three when $M$ doubles. The waiting in units of time does one thing, the two ratios another, and the memory a third.
 
 # %% [markdown] lang="es"
-# Es el interbloqueo (*deadlock*) clásico de los pipelines caseros, y aparece con el menor tamaño posible. El programa de este curso inicia juntas las dos direcciones.
+# Es el interbloqueo (*deadlock*) clásico de los pipelines escritos a mano, en su tamaño más pequeño. El programa de este curso inicia juntas las dos direcciones.
 #
 # ## Mueve el control
 #
-# Cuatro ranks, 1F1B y el número de microlotes $M$. Debajo de la línea de tiempo están la fracción ociosa del paso, el tiempo ocioso sobre el tiempo ideal y las activaciones vivas de los ranks 0 a 3. **Predice** qué le pasa a cada una de las tres cosas cuando $M$ se duplica. La espera en unidades de tiempo hace una cosa, los dos cocientes otra y la memoria otra más.
+# Cuatro ranks, 1F1B y el número de microlotes $M$. Debajo de la línea de tiempo están la fracción ociosa del paso, el tiempo ocioso sobre tiempo ideal y las activaciones vivas de los ranks 0 a 3. **Predice** qué le pasa a cada una de las tres cosas cuando $M$ se duplica. La espera en unidades de tiempo, los dos cocientes y la memoria no cambian de la misma manera.
 
 # %% [markdown] lang="pt"
 # É o impasse (*deadlock*) clássico dos pipelines caseiros, e aparece no menor tamanho possível. O programa deste curso inicia as duas direções juntas.
@@ -243,7 +243,7 @@ table(*rows)
 #
 # ## La línea de tiempo, predicha y medida
 #
-# Ahora el tiempo. Aquí una etapa son cuatro MLP con compuerta. Primero los dos ranks miden cuánto tardan un forward, $f$, y un backward, $b$, de un microlote. Con esos dos números el simulador predice el paso entero. **Predice** cuál de las tres planificaciones termina primero, y por cuánto, con dos ranks y ocho microlotes.
+# Ahora toca medir el tiempo. Aquí una etapa son cuatro MLP con compuerta. Primero los dos ranks miden cuánto tardan un forward, $f$, y un backward, $b$, de un microlote. Con esos dos números el simulador predice el paso entero. **Predice** cuál de las tres planificaciones termina primero, y por cuánto, con dos ranks y ocho microlotes.
 
 # %% [markdown] lang="pt"
 # A ordem do trabalho não mudou nenhum gradiente. O 1F1B guarda metade do que o GPipe guarda no rank 0 e um quarto no rank 1, e envia o mesmo. O intercalado envia o triplo de mensagens, $(SC-1)/(S-1) = 3$. Os números medidos vêm do próprio autograd: um forward está vivo desde o primeiro tensor que guarda até que o último seja liberado.
@@ -304,7 +304,7 @@ table(*((name, predicted[name].makespan, measured[name].makespan) for name, _ in
 # Two ranks show little of a pipeline. Four on a computer with two cores would wait for the cores and not for each other. So four ranks run stages that sleep: 10 ms for a forward, 20 ms for a backward. What is measured then is the schedule, and nothing else. **Predict** the three lengths: the units of the chapter times 10 ms.
 
 # %% [markdown] lang="es"
-# Cada pareja tiene las mismas cajas en el mismo orden, porque se simuló y se ejecutó un solo objeto. Junto a cada nombre están la duración del paso y su fracción ociosa. La predicción no cuenta los mensajes ni lo que cuesta cada acción en Python. La intercalada tiene el doble de acciones y el triple de mensajes, así que es la que más lo paga, y con etapas pequeñas pierde lo que ganaba.
+# Cada pareja tiene las mismas cajas en el mismo orden, porque se simuló y se ejecutó un solo objeto. Junto a cada nombre están la duración del paso y su fracción ociosa. La predicción no cuenta los mensajes ni lo que cuesta cada acción en Python. La intercalada tiene el doble de acciones y el triple de mensajes, así que es la que más lo nota, y con etapas pequeñas pierde lo que ganaba.
 #
 # ## Más etapas que núcleos
 #
@@ -393,7 +393,7 @@ for lang in languages():
 #
 # ### 1. Dos cocientes
 #
-# La función `ratios(S, M, C)` devuelve la fracción ociosa del paso y el tiempo ocioso sobre el tiempo ideal, en este orden, para 1F1B ($C = 1$) y para la intercalada cuando $S$ divide a $M$.
+# La función `ratios(S, M, C)` devuelve la fracción ociosa del paso y el tiempo ocioso sobre tiempo ideal, en este orden, para 1F1B ($C = 1$) y para la intercalada cuando $S$ divide a $M$.
 #
 # <details>
 # <summary>Pista 1</summary>
