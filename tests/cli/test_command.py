@@ -173,3 +173,22 @@ def test_no_line_of_a_pipe_ends_in_spaces(argv, capsys):
     main(argv)
     out = capsys.readouterr().out
     assert out and not [line for line in out.splitlines() if line != line.rstrip()]
+
+
+def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch):
+    """At 60 columns numbers parted from their units, at 80 a heading was cut off."""
+    import io
+
+    from paralelo.cli.frame import Output
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "69")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", to := Terminal())
+    heads = ["etapa", "capas", "parámetros", "gradientes", "optimizador", "activaciones", "total"]
+    Output(False, "es").table(heads, [["0", "16", *["401.9\u00a0GB"] * 5]])
+    text = to.getvalue()
+    assert all(h in text for h in heads) and text.count("401.9\u00a0GB") == 5

@@ -221,11 +221,13 @@ class Output:
         out = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(head):
             numeric = bool(rows) and all(row[i][:1] in "0123456789−…" and " " not in row[i] for row in cells)
-            out.add_column(Text(column), justify="right" if numeric else "left")
+            out.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
         for row in cells:
             out.add_row(*map(Text, row))
         to = sys.stdout if sys.stdout.isatty() else StringIO()
         console = Console(file=to, width=None if to is sys.stdout else 160, highlight=False)
+        if console.measure(out, options=console.options.update(max_width=10**6)).maximum > console.width:
+            out.padding = 0                     # one space between columns where there is no room for three
         if title:                               # by itself: a table's own title is broken at the table's width
             console.print(Text(title, style="bold"))
         console.print(out)
