@@ -263,7 +263,8 @@ def test_without_torch_a_sentence_says_what_to_install(monkeypatch):
 # ---- nothing is left behind
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)      # a shell's background job would ignore it
 from paralelo.run.ranks import Ranks
 two = Ranks(2, device="cpu")                  # no guard: workers must not run this script again
 print(*two.pids, flush=True)
@@ -313,7 +314,8 @@ def test_an_interrupt_between_calls_does_not_reach_the_ranks():
     """Jupyter sends it to the whole process group, whatever the cell was doing: what stands on the ranks must stay."""
     process, _ = start(
         "pids = two.pids\ntwo.run(lambda: 1)\n"
-        "try:\n    print('ready', flush=True)\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    print(two.run(lambda: 7), two.pids == pids)")
+        "try:\n    print('ready', flush=True)\n    time.sleep(1000)\n"
+        "except KeyboardInterrupt:\n    print(two.run(lambda: 7), two.pids == pids)")
     assert process.stdout.readline().strip() == "ready"
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
