@@ -59,7 +59,7 @@ def main() -> int:
 def build(stale, langs, digests, stages, began) -> int:
     print(f"building {', '.join(stale)}: {len(stages[stale[0]].pages)} pages each", flush=True)
     import jupyter_book.sphinx  # noqa: F401   once, before the editions part ways
-    from edition import site, vendor
+    from edition import search, site, vendor
     theme = site.theme_digest()
     fork = multiprocessing.get_context("fork")
     results = fork.SimpleQueue()
@@ -81,6 +81,7 @@ def build(stale, langs, digests, stages, began) -> int:
         return 1
     for lang in stale:
         site.prune(lang, set(stages[lang].pages))
+        search.write(lang)
         for page, path in stages[lang].pages.items():
             if path.suffix == ".ipynb":
                 site.put(SITE / lang / f"{page}.ipynb", path.read_bytes())

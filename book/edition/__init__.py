@@ -9,6 +9,7 @@
 `bibliography` sources, as each language writes them
 `glossary`     the terms as a table
 `extension`    what Sphinx is told: navigation, path through the course, the theme's words
+`search`       which page is about which words
 `site`         shared assets, landing page, 404, size and policy of every page
 """
 

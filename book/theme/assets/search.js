@@ -1,21 +1,16 @@
-// Search in one edition. Sphinx's index (searchindex.js) holds the stems of every page, language_data.js the stemmer of
-// the language. Accents do not matter, the last word may be a beginning, and results come as one types. A stemmer knows
-// endings with their accents only (activación, ativação), so a word typed without them is also tried with.
+// Search in one edition. words.js (made by edition/search.py) holds the stems of every page with their weights there,
+// language_data.js the stemmer of the language. Accents do not matter, the last word may be a beginning, and results come
+// as one types. A stemmer knows endings with their accents only (activación, ativação), so a word typed without them is
+// also tried with.
 "use strict";
 const fold = (word) => word.normalize("NFD").replace(/\p{M}/gu, "");
 let index = null;
-let terms = null;                      // folded stem → pages that have it, with weight
+let terms = null;                      // folded stem → pages that have it, with their weights
 var Search = { setIndex(data) { index = data; } };
 
 function prepare() {
-  terms = new Map();
-  const add = (word, pages, weight) => {
-    const key = fold(word);
-    const found = terms.get(key) ?? terms.set(key, new Map()).get(key);
-    for (const page of [pages].flat()) found.set(page, (found.get(page) ?? 0) + weight);
-  };
-  for (const [word, pages] of Object.entries(index.terms)) add(word, pages, 1);
-  for (const [word, pages] of Object.entries(index.titleterms)) add(word, pages, 5);
+  terms = new Map(Object.entries(index.words).map(([stem, found]) => [stem,
+    new Map(found.flatMap((n, i) => i % 2 ? [] : [[n, found[i + 1]]]))]));
 }
 
 const MARKS = ["\u0301", "\u0303", "\u0302", "\u0327"];          // acute, tilde, circumflex, cedilla
@@ -32,7 +27,15 @@ function stemsOf(word) {
   return new Set([word, ...accented(word)].map((form) => fold(stemmer.stemWord(form))).concat(fold(word)));
 }
 
+// Pages that have all words, best first. A name from the code that no page says is looked for by its parts
+// (ColumnParallelLinear: column, parallel, linear); then any of them will do.
 function find(query) {
+  const found = look(query);
+  const parts = query.replace(/(\p{Ll}|\d)(\p{Lu})/gu, "$1 $2").replaceAll("_", " ");
+  return found && !found.pages.length && parts !== query ? look(parts, true) : found;
+}
+
+function look(query, any = false) {
   const said = query.toLowerCase().split(/[^\p{L}\p{N}_]+/u).filter(Boolean);
   const kept = said.filter((word) => !stopwords.includes(word));
   if (!kept.length) return null;
@@ -49,11 +52,11 @@ function find(query) {
         if ([...stems].some((stem) => stem.length > 2 && term.startsWith(stem))) take(found, 0.5);
       }
     }
-    pages = pages === null ? hits
-      : new Map([...pages].filter(([p]) => hits.has(p)).map(([p, w]) => [p, w + hits.get(p)]));
+    const of = any ? new Set([...pages?.keys() ?? [], ...hits.keys()]) : new Set(hits.keys());
+    pages = new Map([...of].filter((page) => any || !pages || pages.has(page))
+      .map((page) => [page, (pages?.get(page) ?? 0) + (hits.get(page) ?? 0)]));
   });
-  const late = (page) => index.docnames[page].includes("/");       // of two equal pages, the chapter comes first
-  pages = [...pages].sort((a, b) => b[1] - a[1] || late(a[0]) - late(b[0]) || a[0] - b[0]);
+  pages = [...pages].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   return { words: kept, pages: pages.map(([page]) => page) };
 }
 
@@ -61,7 +64,7 @@ function find(query) {
 const texts = new Map();
 async function text(page) {
   if (!texts.has(page)) {
-    texts.set(page, fetch(`${index.docnames[page]}.html`).then((r) => r.text()).then((html) => {
+    texts.set(page, fetch(`${index.pages[page]}.html`).then((r) => r.text()).then((html) => {
       const main = new DOMParser().parseFromString(html, "text/html").querySelector("article, .hero-words");
       main?.querySelectorAll("h1, .path, .on-page, .headerlink, .drawing svg, .katex, pre, script, style").forEach((e) => e.remove());
       return (main?.textContent ?? "").replace(/\s+/g, " ").trim();
@@ -72,7 +75,8 @@ async function text(page) {
 
 function around(whole, words) {
   const folded = [...whole].map((c) => fold(c.toLowerCase())[0] ?? c).join("");
-  const spots = words.flatMap((w) => [...stemsOf(w)]).map((w) => folded.indexOf(w));
+  const spots = words.flatMap((w) => [...stemsOf(w)])
+    .map((w) => folded.search(new RegExp(`(?<![\\p{L}\\p{N}_])${w}`, "u")));
   const at = Math.min(...spots.filter((s) => s >= 0));
   const from = Number.isFinite(at) ? Math.max(0, whole.lastIndexOf(" ", Math.max(0, at - 60)) + 1) : 0;
   return (from ? "… " : "") + whole.slice(from, whole.indexOf(" ", from + 180) >>> 0 || undefined) + " …";
@@ -95,8 +99,8 @@ async function show(query) {
   list.replaceChildren(...found.pages.map((page) => {
     const item = document.createElement("li");
     const link = item.appendChild(document.createElement("a"));
-    link.href = `${index.docnames[page]}.html`;
-    link.innerHTML = index.titles[page];
+    link.href = `${index.pages[page]}.html`;
+    link.textContent = index.titles[page];
     item.append(document.createElement("p"));
     return item;
   }));
