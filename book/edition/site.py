@@ -83,7 +83,7 @@ def own_pages(digest: str) -> None:
     every = [{"lang": lang, "tag": tag(lang), "name": name_of(lang), "words": words(lang)} for lang in editions()]
     base = base_url()
     landing = pages.get_template("landing.html").render(
-        all=every, assets="assets", base=base, theme_digest=digest, hero=hero("en"))
+        all=every, assets="assets", base=base, theme_digest=digest, hero=hero(None))
     root = urlsplit(base).path if base else "/"             # this page is shown at any depth: its links are absolute
     lost = pages.get_template("lost.html").render(all=every, assets=f"{root}assets", base=root, theme_digest=digest)
     put(SITE / "index.html", landing.encode())

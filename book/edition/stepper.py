@@ -11,8 +11,8 @@ on, `data-only="2"` in step 2 alone (drawn with `display="none"`, so that the pi
     :::
 
 Without a script all of them stand there, one below the other. `theme/assets/stepper.js` does the rest: a drawing with
-steps of its own opens whole, at -1 of its range, so that the next button goes to its first step; of several drawings the
-first is shown. On paper every figure is whole.
+steps of its own opens whole, at -1 of its range, so that the next button goes to its first step; of several drawings
+the first is shown. On paper every figure is whole.
 """
 
 import re

@@ -1,6 +1,10 @@
 """The book in the real browser, as a reader meets it; every other host is blocked and the console must stay silent."""
 
+import re
+
 import pytest
+
+from paralelo.words import table
 
 pytestmark = [pytest.mark.browser]
 LANGS = ("en", "es", "pt")
@@ -48,7 +52,10 @@ def test_search_finds_other_forms_of_a_word_in_its_language_only(visit, small, l
     assert found and all(href.startswith(f"{small}{lang}/") for href in found)
     tab.wait_for_function("w => document.getElementById('results').textContent.includes(w)", arg=in_page)
     if lang != "en":
-        tab.locator("#query").fill("answer")
+        tab.locator("#query").fill("answer")                # English, and in the glossary alone
+        tab.wait_for_function("() => [...document.querySelectorAll('#results a')]"
+                              ".map(a => a.getAttribute('href')).join() === 'glossary.html'")
+        tab.locator("#query").fill("whatever")
         tab.wait_for_function("() => document.querySelectorAll('#results li').length === 0")
         assert tab.locator("#found").inner_text() == tab.locator("#found").get_attribute("data-none")
 
@@ -117,6 +124,17 @@ def test_the_landing_page_marks_the_readers_language(visit, small, locale, yours
         assert marked.get_attribute("lang") == yours
 
 
+def test_the_landing_page_speaks_no_language_before_the_readers(visit, small):
+    """Fault: its drawing had English labels for every reader."""
+    tab = visit(f"{small}index.html")
+    labels = tab.locator(".hero-drawing text").all_text_contents()
+    assert "F7" in labels and "rank 3" in labels
+    assert not [word for word in labels if not re.fullmatch(r"[FB]\d?|\d+|rank \d|t|–", word)]
+    for lang in LANGS:
+        said = tab.locator(f".hero-drawing p[lang={TAGS[lang]}]")
+        assert said.text_content() == table("book", lang)["hero"]
+
+
 def test_without_javascript_everything_is_there_to_read(visit, small):
     tab = visit(f"{small}index.html", java_script_enabled=False, width=390)
     tab.get_by_role("link", name="Español").click()
@@ -144,7 +162,7 @@ def test_the_keyboard_is_enough(visit, small):
     tab.keyboard.press("Tab")
     tab.keyboard.press("Tab")
     tab.keyboard.press("Enter")
-    contents = tab.get_by_role("navigation", name="Conteúdo")
+    contents = tab.get_by_role("navigation", name="Sumário")
     assert contents.is_visible()
     tab.keyboard.press("Escape")
     assert not contents.is_visible()
@@ -162,6 +180,34 @@ def test_what_scrolls_inside_the_page_can_be_reached_by_keyboard(visit, small):
     tab.locator("figure .scroll").first.focus()
     tab.keyboard.press("ArrowRight")
     tab.wait_for_function("() => document.querySelector('figure .scroll').scrollLeft > 0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("what", ["article > section .table", "figure .scroll"])
+def test_an_edge_is_shaded_as_long_as_something_goes_on_beyond_it(visit, small, scheme, what):
+    """Fault: on a phone nothing said that tables and figures go on."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    tab = visit(f"{small}es/pipeline.html", width=390, height=844, color_scheme=scheme)
+    box = tab.locator(what).first
+
+    def edges():
+        """Of the columns of pixels at the left and the right edge, how far the most common colour is from the paper."""
+        picture = Image.open(BytesIO(box.screenshot(animations="disabled"))).convert("L")
+        width, height = picture.size
+        paper = picture.resize((1, 1), Image.Resampling.NEAREST, (width // 2, 1, width // 2 + 1, 2)).getpixel((0, 0))
+        common = lambda x: max(picture.crop((x, 0, x + 1, height)).getcolors())[1]  # noqa: E731
+        return abs(common(1) - paper) > 12, abs(common(width - 2) - paper) > 12
+
+    assert box.evaluate("e => e.scrollWidth > e.clientWidth") and edges() == (False, True)
+    box.evaluate("e => { e.scrollLeft = 60; }")
+    assert edges() == (True, True)
+    box.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    assert edges() == (True, False)
+    tab.set_viewport_size({"width": 1800, "height": 900})
+    assert box.evaluate("e => e.scrollWidth <= e.clientWidth") and edges() == (False, False)
 
 
 def test_on_paper_there_is_the_text_and_every_answer(visit, small):
