@@ -280,6 +280,13 @@ def start(rest):
     return process, pids + [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
 
 
+def ending(process):
+    """The rest of what it prints, until it ends. (`communicate` would lose what `readline` has read ahead.)"""
+    said = process.stdout.read(), process.stderr.read()
+    process.wait(60)
+    return said
+
+
 def gone(pids, within=30.0):
     end = time.monotonic() + within
     while any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids):
@@ -306,7 +313,7 @@ def test_an_interrupt_ends_the_call_and_the_next_one_works():
     assert process.stdout.readline().strip() == "ready"
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = ending(process)
     assert out.strip() == "interrupted [7, 7]", err
 
 
@@ -318,13 +325,13 @@ def test_an_interrupt_between_calls_does_not_reach_the_ranks():
         "except KeyboardInterrupt:\n    print(two.run(lambda: 7), two.pids == pids)")
     assert process.stdout.readline().strip() == "ready"
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = ending(process)
     assert out.strip() == "[7, 7] True", err
 
 
 def test_a_script_without_a_guard_ends_by_itself():
     process, pids = start("print(two.run(lambda: 1))")
-    out, err = process.communicate(timeout=60)
+    out, err = ending(process)
     assert (out.strip(), err) == ("[1, 1]", "")
     assert gone(pids)
 
