@@ -122,9 +122,12 @@ def page(app, pagename, templatename, context, doctree):
 
 
 def mended(body: str, say: dict) -> str:
-    """A page's text as docutils wrote it, with tables that scroll by themselves, links named in the page's language and
-    without the roles of a bibliography, which readers of screens are told to ignore."""
+    """A page's text as docutils wrote it, with tables that scroll by themselves, links named in the page's language,
+    addresses that break at their slashes, and without the roles of a bibliography, which readers of screens are told to
+    ignore."""
     body = re.sub(r"<table\b.*?</table>", lambda m: f'<div class="table">{m[0]}</div>', body, flags=re.S)
+    body = re.sub(r'(<a class="reference external" href="https://([^"]+)">)\2</a>',
+                  lambda m: f"{m[1]}{m[2].replace('/', '/<wbr>')}</a>", body)
     body = re.sub(r' role="(?:list|doc-biblioentry)"', "", body)
     return re.sub(r'(<a class="headerlink" href="[^"]*" title=")[^"]*"', lambda m: f'{m[1]}{escape(say["permalink"])}"',
                   body)

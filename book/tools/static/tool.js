@@ -79,7 +79,11 @@
     if (reply.error) { status.textContent = ""; return; }
     status.classList.add("unseen");
     status.textContent = reply.summary;
-    line.textContent = reply.command;
+    line.replaceChildren(...reply.command.split(" ").flatMap((word, i) => {
+      const whole = document.createElement("span");
+      whole.textContent = word;
+      return i ? [" ", whole] : [whole];
+    }));
     for (const [name, html] of Object.entries(reply.slots)) find(`[data-slot="${name}"]`).innerHTML = html;
     for (const later of tool.querySelectorAll("[data-later]")) {
       later.dataset.later = "stale";
