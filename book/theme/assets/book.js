@@ -48,7 +48,7 @@ if (aside) {
 }
 
 // What scrolls sideways can be reached and scrolled with the keyboard.
-const scrollers = document.querySelectorAll("pre, .scroll, .table, div.math, .output");
+const scrollers = document.querySelectorAll("pre, .scroll, .table, div.math, .output, .cell_output");
 const reach = (each) => {
   if (each.scrollWidth > each.clientWidth + 1) each.tabIndex = 0;
   else each.removeAttribute("tabindex");
