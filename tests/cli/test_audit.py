@@ -51,6 +51,17 @@ def test_a_layout_that_cannot_work_answers_no_with_its_json(capsys):
     assert got["bytes_per_rank"] is None
 
 
+def test_a_layout_that_does_not_fit_the_devices_of_the_cluster_does_not_work(capsys):
+    """It was said to work, with 125 GB on a device of 80."""
+    layout = ["audit", "Mixtral-8x7B", "--tp", "4", "--pp", "2", "--dp", "4", "--ep", "4"]
+    assert answer(capsys, *layout)["valid"]
+    got = answer(capsys, *layout, "--cluster", "h100", code=1)
+    (found,) = (f for f in got["findings"] if f["verdict"] == "breaks")
+    assert found["dimension"] == "memory" and found["size"] == got["bytes_per_rank"]["total"] > found["degree"]
+    assert not got["valid"] and got["seconds_per_step"] is None
+    assert answer(capsys, *layout, "--zero", "1", "--recompute", "full", "--cluster", "h100")["valid"]
+
+
 @pytest.mark.parametrize("lang, word", [("en", "This layout works."), ("es", "Esta disposición funciona."),
                                         ("pt", "Este layout funciona.")])
 def test_for_people(lang, word, capsys):

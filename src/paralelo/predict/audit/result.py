@@ -21,6 +21,7 @@ from paralelo.predict.layout import Layout
 from paralelo.predict.links import Cluster
 from paralelo.predict.model import Model
 from paralelo.predict.tensor import padded_vocab
+from paralelo.words import Message
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Audit:
         }
 
 
+def memory_found(held: list[Stage], cluster: Cluster) -> Finding:
+    """Whether the fullest rank fits in one device of the cluster."""
+    full, room = fullest(held), int(cluster.device.memory)
+    verdict = "divides" if full.bytes["total"] <= room else "breaks"
+    message = Message(f"audit.memory.{verdict}", {"stage": full.rank, "total": full.bytes["total"], "memory": room})
+    return Finding("memory", full.bytes["total"], room, verdict, message)
+
+
 def default_etp(model: Model, degrees: dict) -> int:
     """Without expert parallelism the tensor degree cuts the experts too; with it, experts are split by number alone."""
     alone = model.experts and degrees.get("ep", 1) == 1
@@ -98,4 +107,5 @@ def audit(model: Model, options: Options | None = None, cluster: Cluster | None 
     found += links_found(layout, cluster) if cluster else []
     broken = {f.dimension for f in staged if f.verdict == "breaks"}
     held = [] if broken else stages(model, layout, options)
+    found += [memory_found(held, cluster)] if held and cluster else []
     return Audit(model, layout, options, found, held)
