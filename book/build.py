@@ -9,11 +9,13 @@ changed is built again; a warning is an error; nothing is executed.
 """
 
 import argparse
+import fcntl
 import hashlib
 import multiprocessing
 import shutil
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -31,8 +33,27 @@ def main() -> int:
     if unknown := [lang for lang in asked.editions if lang not in every]:
         print(f"no edition is called {unknown[0]}: choose {', '.join(every)}", file=sys.stderr)
         return 2
-    langs, began = asked.editions or every, time.perf_counter()
-    if asked.fresh:
+    with alone():
+        return made(asked.editions or every, every, asked.fresh)
+
+
+@contextmanager
+def alone():
+    """Two builds at once would take files from each other: the second one waits."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another build is at work here: waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def made(langs: list[str], every: list[str], fresh: bool) -> int:
+    """Build what is out of date of these editions; the exit code."""
+    began = time.perf_counter()
+    if fresh:
         for lang in langs:
             for folder in (BUILD / lang, BUILD / "doctrees" / lang, SITE / lang):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -121,6 +121,18 @@ def test_one_changed_chapter_builds_its_edition_only(own, make):
     assert other.stat().st_mtime_ns == stamp
 
 
+def test_two_builds_at_once_take_turns(own, make):
+    import fcntl
+    import threading
+
+    with (own / "build" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        done = make.build(own)
+    assert done.returncode == 0 and done.stdout.startswith("another build is at work here: waiting for it\n")
+    assert "up to date" in done.stdout
+
+
 def test_what_reads_the_pages_is_a_source_too(own, make):
     """Fault: pages kept as they were read, after the code that reads them had changed; only --fresh showed it."""
     page, other = own / "site" / "es" / "glossary.html", own / "book" / "es" / "tensor.md"
