@@ -111,6 +111,9 @@ def test_the_book_itself_in_every_language(visit, real, real_site):
             tab.goto(real + page)
             tab.wait_for_load_state("networkidle")
             assert tab.evaluate("document.documentElement.scrollWidth") <= 390, page
+            small = tab.locator(".cell_output svg.pl").evaluate_all("all => all.map(e => e.clientWidth / "
+                                                                    "Math.min(640, e.viewBox.baseVal.width))")
+            assert all(share > .95 for share in small), (page, small)       # drawings of a lab scroll, to be read
             found = [v for v in Axe().run(tab).response["violations"] if v["impact"] in ("serious", "critical")]
             assert not found, (page, [(v["id"], v["nodes"][0]["html"][:200]) for v in found])
 
