@@ -78,10 +78,10 @@ class Reader(HTMLParser):
 
 
 def language(lang: str):
-    """Sphinx's rules of a language: `stem`, `stopwords`."""
-    from sphinx.search import languages
+    """Sphinx's rules of a language: `stem`, `stopwords`; those of English where it has none, as in its own index."""
+    from sphinx.search import SearchEnglish, languages
 
-    found = languages[lang]
+    found = languages.get(lang, SearchEnglish)
     if isinstance(found, str):
         module, _, name = found.rpartition(".")
         found = getattr(import_module(module), name)
