@@ -12,7 +12,7 @@ help:  ## list these verbs
 setup: .venv/.ready node_modules/.ready  ## make .venv with all that the course needs (a second call does nothing)
 
 .venv/.ready: pyproject.toml constraints.txt
-	@echo "setting up .venv (about a minute)"
+	@echo "setting up .venv (a few minutes the first time)"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt torch
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -154,13 +154,14 @@ def findings(checks, pages, *names):
 
 
 def test_editions_have_the_same_skeleton(checks, pages, readme):
-    """Headings, commands, links, names in backticks; beside the row of languages, comments of shell lines, and the
-    table of paths, which is tested above."""
+    """Headings, commands, links, names in backticks; beside the row of languages, comments and --lang of shell lines,
+    and the table of paths, which is tested above."""
     part = checks("pages").Part
     for there in pages.pages.values():
         page, source = there["README.md"], there["README.md"].text
         table = [source[:end].count("\n") + 1 for end in readme.PATHS.search(source).span()]
-        shell = lambda code, lang=page.lang: re.sub(r" +# .*", "", code).replace(f"labs/{lang}/", "labs/{lang}/")  # noqa: E731
+        shell = lambda code, lang=page.lang: re.sub(  # noqa: E731
+            rf" +# .*| --lang {lang}\b", "", code).replace(f"labs/{lang}/", "labs/{lang}/")
         page.parts = [part(p.kind, shell(p.key) if p.kind == "code" else p.key, p.line)
                       for p in page.parts if not table[0] <= p.line <= table[1]
                       and not re.fullmatch(r"README(\.\w+)?\.md", p.key)]
