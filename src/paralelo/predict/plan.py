@@ -18,7 +18,7 @@ from functools import cache
 
 from paralelo.predict.audit.axes import experts_found, positions_found, stages_found
 from paralelo.predict.audit.dims import dimensions
-from paralelo.predict.audit.memory import Stage, fullest, stages
+from paralelo.predict.audit.memory import Stage, fits, fullest, stages
 from paralelo.predict.audit.options import Options
 from paralelo.predict.audit.seconds import step
 from paralelo.predict.data import STAGES
@@ -139,23 +139,25 @@ def _fastest(model, layout, cluster, memory, options, zeros) -> tuple[float, Opt
     A later stage holds less and takes longer, and so does computing again: what follows a fit is no faster.
     """
     @cache
-    def held(recompute, zero):
-        chosen = replace(options, recompute=recompute, zero=zero)
-        return chosen, stages(model, layout, chosen, distinct=True)
+    def at(recompute, zero):
+        return replace(options, recompute=recompute, zero=zero)
 
-    def fits(at):
-        return fullest(at[1]).bytes["total"] <= memory
+    @cache
+    def fitting(recompute, zero):
+        return fits(model, layout, at(recompute, zero), memory)
 
-    def timed(at):
-        return step(model, layout, at[0], at[1], cluster).total, *at
+    def timed(recompute, zero):
+        chosen = at(recompute, zero)
+        held = stages(model, layout, chosen, distinct=True)
+        return step(model, layout, chosen, held, cluster).total, chosen, held
 
-    if fits(first := held("none", zeros[0])):
-        return timed(first)
-    able = [recompute for recompute in ("none", "full") if fits(held(recompute, zeros[-1]))]
+    if fitting("none", zeros[0]):
+        return timed("none", zeros[0])
+    able = [recompute for recompute in ("none", "full") if fitting(recompute, zeros[-1])]
     if not able:
-        return timed(held("full", zeros[-1]))
-    ways = [next(at for zero in zeros if fits(at := held(recompute, zero))) for recompute in able]
-    return min(map(timed, ways), key=lambda found: (found[0], found[1].zero))
+        return timed("full", zeros[-1])
+    ways = [timed(recompute, next(zero for zero in zeros if fitting(recompute, zero))) for recompute in able]
+    return min(ways, key=lambda found: (found[0], found[1].zero))
 
 
 @cache

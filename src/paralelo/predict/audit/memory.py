@@ -12,6 +12,7 @@ Parameters here are those that a rank really stores: rows of padding and copies 
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -82,12 +83,20 @@ def _ends(model: Model, first: bool, last: bool) -> tuple[tuple[Tensor, ...], ..
 def unit_elements(model: Model, kinds: tuple, first: bool, last: bool, tp: int, ep: int, etp: int) -> frozenset:
     """(cut + whole, experts) of each piece of a stage that stages 2 and 3 make whole by itself: a layer, an end.
 
-    Blocks that layers share belong to each of these layers.
+    Blocks that layers share belong to each of these layers. Pieces that are smaller than another in both are left out.
     """
-    D = model.hidden
-    units = [_sums((t for b in layer.blocks for t in b.tensors(D)), tp, ep, etp) for layer, _ in kinds]
+    units = [_whole_layer(layer, model.hidden, tp, ep, etp) for layer, _ in kinds]
     units += [_sums(end, tp, ep, etp) for end in _ends(model, first, last)]
-    return frozenset((cut + whole, experts) for cut, whole, experts in units)
+    sizes = {(cut + whole, experts) for cut, whole, experts in units}
+    return frozenset(a for a in sizes if not any(b != a and b[0] >= a[0] and b[1] >= a[1] for b in sizes))
+
+
+@cache
+def _whole_layer(layer: Layer, D: int, tp: int, ep: int, etp: int) -> tuple[int, int, int]:
+    """`layer_elements` with the blocks that layers share."""
+    if not any(b.shared for b in layer.blocks):
+        return layer_elements(layer, D, tp, ep, etp)
+    return _sums((t for b in layer.blocks for t in b.tensors(D)), tp, ep, etp)
 
 
 @cache
@@ -139,35 +148,64 @@ def _each(N: int, options_zero: int, weights: int, gradients: int, optimizer: in
     return tuple(zero_parts(1, N, options_zero, weights, gradients, optimizer).values())
 
 
-def stages(model: Model, layout: Layout, options: Options, distinct: bool = False) -> list[Stage]:
-    """Every pipeline rank with what it holds; `distinct`: of ranks that hold the same layers, the fullest one only."""
-    T, out, seen = -(-options.sequence_length // layout.cp), [], set()
-    tp, core = layout.tp, options.core
+@cache
+def held_elements(model: Model, pp: int, schedule: str, chunks: int, tp: int, ep: int, etp: int) -> tuple[tuple, ...]:
+    """Of each pipeline rank: (cut, whole, experts), the units of `unit_elements`, layers of each kind, whether it has
+    the head, and whether it is the first that holds just these layers and ends."""
+    out, seen = [], set()
+    for _, kinds, first, last in compositions(model, pp, schedule, chunks):
+        at = kinds, first, last, tp, ep, etp
+        names: Counter = Counter()
+        for layer, n in kinds:
+            names[layer.kind] += n
+        out.append((stage_elements(model, *at), unit_elements(model, *at), dict(names), last, at not in seen))
+        seen.add(at)
+    return tuple(out)
+
+
+@cache
+def kept_bytes(model: Model, pp: int, schedule: str, chunks: int, tp: int, T: int, core: Options) -> tuple[float, ...]:
+    """Bytes that one microbatch leaves on each pipeline rank, in its layers alone."""
+    return tuple(sum(n * layer_bytes(layer, model.hidden, tp, T, core) for layer, n in kinds)
+                 for _, kinds, _, _ in compositions(model, pp, schedule, chunks))
+
+
+def _sizes(model: Model, layout: Layout, options: Options, distinct: bool) -> Iterator[tuple[int, list[int]]]:
+    """(pipeline rank, bytes of its `PARTS`)."""
+    T, tp, core = -(-options.sequence_length // layout.cp), layout.tp, options.core
     each = (options.zero, options.weight_bytes, options.gradient_bytes, options.optimizer_bytes)
     dense, routed = _each(layout.dp * layout.cp, *each), _each(layout.edp, *each)
-    places = compositions(model, layout.pp, options.schedule, options.chunks)
-    for rank, (numbers, kinds, first, last) in enumerate(places):
-        if distinct and options.schedule == "1f1b":         # the first of them has the most live microbatches
-            if (kinds, first, last) in seen:
-                continue
-            seen.add((kinds, first, last))
-        cut, whole, experts = stage_elements(model, kinds, first, last, tp, layout.ep, layout.etp)
-        held = [d * (cut + whole) + r * experts for d, r in zip(dense, routed, strict=True)]
-        one = sum(n * layer_bytes(layer, model.hidden, tp, T, core) for layer, n in kinds)
-        kept = live(layout, options, rank) * one
+    both = list(zip(dense, routed, strict=True))
+    made_whole = [options.weight_bytes + options.gradient_bytes - some[0] - some[1] for some in (dense, routed)]
+    where = model, layout.pp, options.schedule, options.chunks
+    held, kept_by_one = held_elements(*where, tp, layout.ep, layout.etp), kept_bytes(*where, tp, T, core)
+    for rank, ((cut, whole, experts), units, _, last, new) in enumerate(held):
+        if distinct and options.schedule == "1f1b" and not new:     # the first of them has the most live microbatches
+            continue
+        kept = live(layout, options, rank) * kept_by_one[rank]
         if options.zero >= 2:
-            units = unit_elements(model, kinds, first, last, tp, layout.ep, layout.etp)
-            full = options.weight_bytes + options.gradient_bytes
-            kept += max((full - sum(dense[:2])) * d + (full - sum(routed[:2])) * r for d, r in units)
+            kept += max(made_whole[0] * d + made_whole[1] * r for d, r in units)
         if last:
             at_once = options.microbatches if options.schedule == "gpipe" else 1
             kept += at_once * logit_bytes(model, tp, T, core)
-        sizes = dict(zip(PARTS, map(round, (*held, kept)), strict=True))
-        names: dict[str, int] = {}
-        for layer, n in kinds:
-            names[layer.kind] = names.get(layer.kind, 0) + n
-        out.append(Stage(rank, numbers, names, kinds, cut, whole, experts, sizes | {"total": sum(sizes.values())}))
+        yield rank, [*[round(d * (cut + whole) + r * experts) for d, r in both], round(kept)]
+
+
+def stages(model: Model, layout: Layout, options: Options, distinct: bool = False) -> list[Stage]:
+    """Every pipeline rank with what it holds; `distinct`: of ranks that hold the same layers, the fullest one only."""
+    where = model, layout.pp, options.schedule, options.chunks
+    held, places, out = held_elements(*where, layout.tp, layout.ep, layout.etp), compositions(*where), []
+    for rank, sizes in _sizes(model, layout, options, distinct):
+        (cut, whole, experts), _, names, _, _ = held[rank]
+        numbers, kinds, _, _ = places[rank]
+        parts = dict(zip(PARTS, sizes, strict=True)) | {"total": sum(sizes)}
+        out.append(Stage(rank, numbers, dict(names), kinds, cut, whole, experts, parts))
     return out
+
+
+def fits(model: Model, layout: Layout, options: Options, memory: float) -> bool:
+    """Whether the fullest rank fits: `fullest(stages(…)).bytes["total"] <= memory` for who asks a thousand times."""
+    return all(sum(sizes) <= memory for _, sizes in _sizes(model, layout, options, True))
 
 
 def fullest(stages: list[Stage]) -> Stage:
