@@ -105,13 +105,32 @@ def test_one_row_too_few():
 
 
 def test_fused_matrices_are_judged_by_their_parts():
-    """C43, C45: in_proj packs Q, K, V, Z, beta, alpha; half of 12 352 rows is 6176, but not rows 0 to 6175."""
-    following = model.load(CONFIGS / "Qwen3-Next-80B-A3B.json")
-    found = of(audit(following, tp=2), "in_proj_qkvz")
-    assert found.message.fields["sizes"] == [2048, 2048, 4096, 4096, 32, 32]
-    assert found.message.fields["rows"] == [1024, 1024, 2048, 2048, 16, 16] and found.message.fields["total"] == 6176
+    """C43, C45: in_proj packs Q, K, V, Z, beta, alpha; half of 16 480 rows is 8240, but not rows 0 to 8239."""
+    found = of(audit(GIANT, tp=2), "in_proj").message
+    assert found.id == "audit.fused.note" and found.fields["sizes"] == [2048, 2048, 6144, 6144, 48, 48]
+    assert found.fields["rows"] == [1024, 1024, 3072, 3072, 24, 24] and found.fields["total"] == 8240
     mini = of(audit(model.load(CONFIGS / "Phi-3.5-mini.json"), tp=2), "gate_up_proj")
-    assert mini.message.fields["rows"] == [4096, 4096]
+    assert mini.message.id == "audit.fused.note" and mini.message.fields["rows"] == [4096, 4096]
+
+
+@pytest.mark.parametrize("name, matrix, degrees, parts, rows", [
+    ("GPT-NeoX-20B", "query_key_value", {"tp": 2}, ["q", "k", "v"], [3072] * 3),
+    ("Qwen3-Next-80B-A3B", "in_proj_qkvz", {"tp": 2}, ["q", "k", "v", "z"], [1024, 1024, 2048, 2048]),
+    ("MiniMax-Text-01", "qkv_proj", {"tp": 2}, ["q", "k", "v"], [4096] * 3),
+    ("gpt-oss-20b", "gate_up_proj", {"tp": 2, "etp": 2}, ["gate", "up"], [1440] * 2),
+])
+def test_parts_that_a_file_mixes_unit_by_unit_are_cut_evenly(name, matrix, degrees, parts, rows):
+    """Heads lie as q k v q k v …, gate and up as rows in turn: an even cut is the right one there, by parts is not."""
+    found = of(audit(model.load(CONFIGS / f"{name}.json"), **degrees), matrix).message
+    assert found.id == "audit.fused.even" and found.fields["parts"] == parts and found.fields["rows"] == rows
+
+
+def test_a_fused_matrix_that_nobody_cuts_is_no_finding():
+    """One expert tensor rank holds its experts whole; Falcon's KV heads, copied, are no even cut."""
+    whole = audit(model.load(CONFIGS / "gpt-oss-20b.json"), tp=2, ep=2, etp=1)
+    assert "gate_up_proj" not in {f.dimension for f in whole.findings}
+    copied = of(audit(model.load(CONFIGS / "Falcon-40B.json"), tp=16), "query_key_value").message
+    assert copied.id == "audit.fused.note" and copied.fields["total"] * 16 > sum(copied.fields["sizes"])
 
 
 @pytest.mark.parametrize("name, noted", [("OLMo-2-7B", True), ("MiniMax-M2.5", True), ("Qwen3-8B", False)])

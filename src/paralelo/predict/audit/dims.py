@@ -7,6 +7,14 @@ from paralelo.predict.quantity import divisors
 from paralelo.predict.tensor import kv_copies, kv_heads, padded_vocab
 from paralelo.words import Message
 
+# How the models' own files lay out a fused matrix, as `transformers` reads them. All others: one part after the other.
+MIXED = {("attention", "query_key_value"),                  # by (KV) head: GPT-NeoX, BLOOM, Falcon
+         ("linear_attention", "in_proj_qkvz"),              # by key head: Qwen3-Next
+         ("linear_attention", "qkv_proj"),                  # by head: MiniMax
+         ("moe", "gate_up_proj")}                           # row by row: gpt-oss
+BESIDE = {("linear_attention", "in_proj_qkvz"): ("in.beta", "in.alpha"),        # another matrix, in_proj_ba
+          ("linear_attention", "qkv_proj"): ("gate",)}                          # another matrix, output_gate
+
 
 def judge(dim: Dim, degree: int, **fields) -> Finding:
     """What happens to one dimension at this degree, by itself.
@@ -66,8 +74,8 @@ def dimensions(model: Model, tp: int, etp: int, element: int = 2) -> list[Findin
         found = judge(dim, degree, **fields)
         out.append(Finding(found.dimension, found.size, found.degree, found.verdict, found.message, price))
     out += latents(model, tp, element)
+    out += [f for block in model.blocks if getattr(block, "fused", "") for f in fused(block, model.hidden, tp, etp)]
     if tp > 1:
-        out += [f for block in model.blocks if getattr(block, "fused", "") for f in fused(block, model.hidden, tp)]
         out += [Finding("qk_norm", b.heads * b.head_dim, tp, "note", Message("audit.qk_norm.note", {"degree": tp}))
                 for b in model.blocks if b.kind == "attention" and b.qk_norm == "all"][:1]
     return out
@@ -93,21 +101,30 @@ def latents(model: Model, tp: int, element: int = 2) -> list[Finding]:
     return [Finding("latents", size, tp, "replicated", Message("audit.latents.replicated", about), about["price"])]
 
 
-def fused(block: Block, D: int, tp: int) -> list[Finding]:
+def fused(block: Block, D: int, tp: int, etp: int = 1) -> list[Finding]:
     """A matrix that holds several: every part is cut by its own units, then the pieces are joined on each rank.
+
+    In files where the parts are mixed unit by unit, and every rank has as many units, even cuts do just that.
 
     >>> from paralelo.predict.model import ship, read
     >>> giant = ship("Qwen3.5-27B")
     >>> print(fused(giant.blocks[0], giant.hidden, 2)[0].message.fields["rows"])
     [1024, 1024, 3072, 3072, 24, 24]
     """
-    parts = [t for t in block.own(D) if t.cols == (getattr(block, "input", 0) or D) and t.dim and t.axis == 0]
-    if len(parts) < 2 or any(not t.dim.allows(tp) for t in parts if not t.experts):
+    key = block.kind, block.fused
+    parts = [t for t in block.own(D) if t.cols == (getattr(block, "input", 0) or D) and t.dim and t.axis == 0
+             and t.name not in BESIDE.get(key, ())]
+    degrees = [etp if t.experts else tp for t in parts]
+    if len(parts) < 2 or max(degrees) == 1 or not all(
+            t.dim.allows(degree) for t, degree in zip(parts, degrees, strict=True)):
         return []
-    sizes, rows = [t.rows for t in parts], [int(t.rows * t.dim.share(1 if t.experts else tp)) for t in parts]
+    sizes = [t.rows for t in parts]
+    rows = [int(t.rows * t.dim.share(degree)) for t, degree in zip(parts, degrees, strict=True)]
+    degree = max(degrees)
     about = {"name": block.fused, "parts": [t.name.removeprefix("in.") for t in parts], "sizes": sizes, "rows": rows,
-             "total": sum(rows), "degree": tp}
-    return [Finding(block.fused, sum(sizes), tp, "note", Message("audit.fused.note", about))]
+             "total": sum(rows), "degree": degree}
+    id = "even" if key in MIXED and degree * sum(rows) == sum(sizes) else "note"
+    return [Finding(block.fused, sum(sizes), degree, "note", Message(f"audit.fused.{id}", about))]
 
 
 def kv_map(K: int, tp: int) -> list[list[int]]:
