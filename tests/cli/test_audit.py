@@ -159,6 +159,14 @@ def test_copies_are_named_only_where_there_are_any(capsys):
     assert "also 8, with copies of KV heads" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("lang, words", [("en", {"none", "full"}), ("es", {"ninguna", "completa"}),
+                                         ("pt", {"nenhuma", "completa"})])
+def test_plan_says_recomputation_in_its_language(lang, words, capsys):
+    assert main(["plan", "Llama-3.1-70B", "--gpus", "32", "--top", "60", "--lang", lang]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(" ")]
+    assert {row[-1] for row in rows if row[0].isdigit()} == words
+
+
 def test_plan_chooses_the_zero_stage_and_says_what_it_assumes(capsys):
     ask = ["plan", "Qwen3.5-27B", "--gpus", "8"]
     got = {(c["dp"], c["tp"], c["pp"], c["cp"]): c for c in answer(capsys, *ask)["layouts"]}
@@ -179,3 +187,14 @@ def test_plan_chooses_the_zero_stage_and_says_what_it_assumes(capsys):
 @pytest.mark.parametrize("argv", [["--zero", "4"], ["--zero", "all"], ["--microbatch-size", "0"]])
 def test_plan_refuses_in_one_line(argv, capsys):
     assert argv[0] in refused(capsys, "plan", "Qwen3-0.6B", "--gpus", "2", *argv)
+
+
+def test_plan_says_only_what_holds(capsys):
+    """With one stage for all none is the fastest, and without other ranks ZeRO sends nothing."""
+    ask = ["plan", "SmolLM2-135M", "--gpus", "1"]
+    assert main(ask) == 0
+    free = capsys.readouterr().out
+    assert free.startswith("1 layout for 1 GPU, ") and ": 1 fits\n" in free and "ZeRO, too" in free
+    assert main([*ask, "--zero", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "ZeRO, too" not in out and "ZeRO-3" not in out and "gathers" not in out

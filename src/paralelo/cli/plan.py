@@ -50,7 +50,8 @@ def show(out, found, top: int, microbatch_size: int) -> None:
         heads = ["dp", "tp", "pp", "cp", "ep", "ZeRO",
                  *(say(f"plan.show.{h}", lang) for h in ("seconds", "bytes", "microbatches", "recompute"))]
         rows = [[c.layout.dp, c.layout.tp, c.layout.pp, c.layout.cp, c.layout.ep, c.zero,
-                 number(c.seconds, lang, 3), size(c.bytes, lang), c.microbatches, c.recompute] for c in found[:top]]
+                 number(c.seconds, lang, 3), size(c.bytes, lang), c.microbatches,
+                 say(f"plan.show.recompute_{c.recompute}", lang)] for c in found[:top]]
         out.table(heads, rows)
     else:
         out.say("plan.show.none")
