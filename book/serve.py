@@ -39,12 +39,18 @@ class Handler(SimpleHTTPRequestHandler):
         pass
 
 
-def server(site: Path = SITE, port: int | None = None) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):    # a reader who leaves half-way is no error
+            super().handle_error(request, client_address)
+
+
+def server(site: Path = SITE, port: int | None = None) -> Server:
     """A server of `site` on this machine only; without `port` the first free one from 8000 on, 0 for any."""
     handler = partial(Handler, directory=str(site))
     for candidate in [port] if port is not None else [*range(8000, 8020), 0]:
         try:
-            return ThreadingHTTPServer(("127.0.0.1", candidate), handler)
+            return Server(("127.0.0.1", candidate), handler)
         except OSError:
             if port is not None:
                 raise

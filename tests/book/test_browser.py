@@ -1,6 +1,10 @@
 """The book in the real browser, as a reader meets it; every other host is blocked and the console must stay silent."""
 
 import re
+import socket
+import struct
+import time
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -248,6 +252,17 @@ def test_a_lost_reader_finds_the_way_back(chromium, small):
     page.get_by_role("link", name="Português").click()
     page.wait_for_url(f"{small}pt/index.html")
     page.context.close()
+
+
+def test_a_reader_who_leaves_half_way_is_no_error(small_book, serve, capfd):
+    address = urlsplit(serve(small_book[0] / "site"))
+    with socket.create_connection((address.hostname, address.port)) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))      # ends with a reset
+        line.sendall(b"GET /en/pipeline.html HTTP/1.0\r\n\r\nGET")
+    with socket.create_connection((address.hostname, address.port)) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    time.sleep(0.5)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_types_are_those_that_browsers_want(small_book, serve):
