@@ -176,3 +176,30 @@ def test_leaving_a_node_is_told_without_listing_groups(order, per_node):
 
 def test_layout_object_is_the_one_of_the_house():
     assert isinstance(next(layouts(4)), Layout)
+
+
+def test_what_does_not_fit_is_told_by_what_zero_could_share():
+    """`ZeRO-0` stood where no other rank held the state, and where nobody wanted it shared."""
+    def reason(dp, **options):
+        return next(c.reasons[0] for c in plan(model.ship("Llama-3.1-8B"), 2, memory=1e9, **options)
+                    if (c.layout.dp, c.layout.tp) == (dp, 2 // dp))
+
+    asked = {None: reason(1), 3: reason(1, zero=3)}
+    assert {m.id for m in asked.values()} == {"plan.memory_alone"}
+    assert reason(2).id == "plan.memory" and reason(2, zero=0).id == "plan.memory_plain"
+    for lang in ("en", "es", "pt"):
+        assert not any("ZeRO-" in m.say(lang) for m in (*asked.values(), reason(2, zero=0)))
+        assert "ZeRO-3" in reason(2).say(lang)
+
+
+def test_a_batch_of_a_billion_is_planned():
+    """One layout with more than a million microbatches ended the plan, in the name of an option that it has not."""
+    found = plan(model.ship("SmolLM2-135M"), 2, global_batch=10**9)
+    assert max(c.microbatches for c in found) == 10**9 and all(c.seconds for c in found if c.fits)
+
+
+def test_no_sequence_has_zero_positions():
+    """`Lengths that can: 0 or 4` was the advice for a sequence of one position."""
+    reasons = [m for c in plan(model.ship("SmolLM2-135M"), 2, sequence_length=1) for m in c.reasons]
+    assert [m.fields["would_do"] for m in reasons if m.id == "audit.sequence.breaks"] == [[4]]
+    assert str(reasons[0]).startswith("1 position cannot")

@@ -28,7 +28,8 @@ def command(lang: str) -> click.Command:
         from paralelo.predict.plan import default_batch
         from paralelo.predict.plan import plan as make
 
-        found = make(model.load(config), gpus, gpus_per_node=gpus_per_node, sequence_length=sequence_length,
+        m = model.load(config)
+        found = make(m, gpus, gpus_per_node=gpus_per_node, sequence_length=sequence_length,
                      memory=memory_gib and memory_gib * 2**30, global_batch=global_batch, cluster=cluster, order=order,
                      zero=None if zero == "any" else int(zero), microbatch_size=microbatch_size)
         fitting = sum(c.fits for c in found)
@@ -38,13 +39,15 @@ def command(lang: str) -> click.Command:
         if not out.json(answer):
             out.say("plan.show.title", count=len(found), gpus=gpus, batch=answer["global_batch"], fitting=fitting,
                     length=sequence_length, cluster=cluster)
-            show(out, found, min(top, fitting), microbatch_size)
+            show(out, found, min(top, fitting), microbatch_size, zero == "any", bool(m.experts))
         return 0 if fitting else 1
 
     return plan
 
 
-def show(out, found, top: int, microbatch_size: int) -> None:
+def show(out, found, top: int, microbatch_size: int, any_zero: bool, experts: bool) -> None:
+    from paralelo.predict.plan import shared
+
     lang = out.lang
     if top:
         heads = ["dp", "tp", "pp", "cp", "ep", "ZeRO",
@@ -55,8 +58,9 @@ def show(out, found, top: int, microbatch_size: int) -> None:
         out.table(heads, rows)
     else:
         out.say("plan.show.none")
-    out.say("plan.show.assumed", size=microbatch_size)
-    late = [c for c in found[:top] if c.zero >= 2]
+    assumed = ["plan.show.assumed", *(["plan.show.assumed_zero"] if any_zero else [])]
+    print(" ".join(say(id, lang, size=microbatch_size) for id in assumed))
+    late = [c for c in found[:top] if c.zero >= 2 and shared(c.layout, experts)]
     if late:
         out.say("plan.show.late")
     if any(c.layout.pp > 1 for c in late):

@@ -120,17 +120,24 @@ def _judge(model, layout, cluster, memory, asked, batch, zeros) -> Candidate:
     full = fullest(held).bytes
     if full["total"] > memory:
         state = full["total"] - full["activations"]
-        reasons = (Message("plan.memory", {"stage": fullest(held).rank, "total": full["total"], "memory": memory,
-                                           "state": state, "zero": options.zero, "activations": full["activations"]}),)
+        id = "memory_alone" if not shared(layout, model.experts > 0) else "memory" if options.zero else "memory_plain"
+        reasons = (Message(f"plan.{id}", {"stage": fullest(held).rank, "total": full["total"], "memory": memory,
+                                          "state": state, "zero": options.zero,
+                                          "activations": full["activations"]}),)
     return Candidate(layout, not reasons, seconds, full["total"], reasons, options.recompute, options.microbatches,
                      options.zero)
+
+
+def shared(layout: Layout, experts: bool) -> bool:
+    """Whether several ranks hold copies of the same state, so that ZeRO has something to share out."""
+    return layout.dp * layout.cp > 1 or (experts and layout.edp > 1)
 
 
 def _sharing(model: Model, layout: Layout, zeros: tuple[int, ...]) -> tuple[int, ...]:
     """The stages worth trying: 0 only where there is nothing to share, as stage 1 sends no more and updates less."""
     if len(zeros) == 1:
         return zeros
-    return zeros[1:] if layout.dp * layout.cp > 1 or (model.experts and layout.edp > 1) else zeros[:1]
+    return zeros[1:] if shared(layout, model.experts > 0) else zeros[:1]
 
 
 def _fastest(model, layout, cluster, memory, options, zeros) -> tuple[float, Options, list[Stage]]:

@@ -128,8 +128,9 @@ def positions_found(model: Model, layout: Layout, options: Options) -> list[Find
         if T % (2 * cp) == 0:
             out.append(finding("sequence", T, cp, "divides", each=T // cp, piece=T // (2 * cp)))
         else:
-            out.append(finding("sequence", T, cp, "breaks", pieces=2 * cp, would_do=[T // (2 * cp) * 2 * cp,
-                                                                                   (T // (2 * cp) + 1) * 2 * cp]))
+            near = T // (2 * cp) * 2 * cp
+            out.append(finding("sequence", T, cp, "breaks", pieces=2 * cp,
+                               would_do=[x for x in (near, near + 2 * cp) if x]))
         out += _ulysses(model, layout)
         states = [b for b in model.blocks if b.kind in ("linear_attention", "state_space")]
         if states:

@@ -25,7 +25,7 @@ def judge(dim: Dim, degree: int, **fields) -> Finding:
     ('replicated', 'breaks')
     """
     size = dim.size
-    about = {"size": size, "degree": degree, "each": size / degree if size % degree else size // degree}
+    about = {"size": size, "degree": degree, "each": round(size / degree, 2) if size % degree else size // degree}
     if dim.name == "vocab":
         return _vocabulary(size, degree)
     if size % degree == 0:

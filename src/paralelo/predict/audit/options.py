@@ -35,7 +35,7 @@ class Options:
         return _core(self.sequence_length, self.microbatch_size, self.sequence_parallel, self.recompute, self.element)
 
     def __post_init__(self):
-        for name, most in (("sequence_length", 10**9), ("microbatch_size", 10**6), ("microbatches", 10**6),
+        for name, most in (("sequence_length", 10**9), ("microbatch_size", 10**6), ("microbatches", 10**9),
                            ("chunks", 10**4)):
             whole(name, getattr(self, name), most=most)
         one_of("schedule", self.schedule, NAMES)
