@@ -192,3 +192,15 @@ def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch):
     Output(False, "es").table(heads, [["0", "16", *["401.9\u00a0GB"] * 5]])
     text = to.getvalue()
     assert all(h in text for h in heads) and text.count("401.9\u00a0GB") == 5
+
+
+@pytest.mark.parametrize(("argv", "name"), [
+    (["plan", "no-model", "--gpus", "8"], "no-model"), (["audit", "Qwen3-0.6B", "--cluster", "moon"], "moon"),
+    (["map", "--order", "dp-dp"], "dp-dp"), (["audit", "Qwen3-0.6B", "--schedule", "1f2b"], "1f2b"),
+    (["read", "/nowhere/at/all.sh"], "/nowhere/at/all.sh"), (["audit", "/nowhere/moon.json"], "/nowhere/moon.json"),
+    (["audit", "Qwen3-0.6B", "--cluster", "/nowhere/moon.toml"], "/nowhere/moon.toml")])
+def test_names_stand_without_quotes_of_python(argv, name, capsys):
+    for lang in LANGS:
+        assert main([*argv, "--lang", lang]) == 2
+        err = capsys.readouterr().err
+        assert name in err and "'" not in err

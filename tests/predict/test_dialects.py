@@ -279,3 +279,13 @@ def test_brackets_in_brackets_take_no_square_of_time():
 
 def test_a_section_that_is_no_table():
     assert not dialects.read('{"zero_optimization": 3}').valid
+
+
+def test_wrong_values_are_quoted_as_their_file_writes_them():
+    """Python's None and ['a'] stood for what JSON and TOML write otherwise; stage 0 was said not to exist."""
+    r = dialects.read('{"zero_optimization": {"stage": "2"}, "fp16": {"enabled": null}, "train_batch_size": [1, "a"]}')
+    said = {str(f.message) for f in r.findings}
+    assert {'zero_optimization.stage must be a whole number of at least 0, not "2"',
+            "fp16.enabled must be true or false, not null",
+            'train_batch_size must be a whole number of at least 1, not [1, "a"]'} <= said
+    assert "train_batch_size ?" in {str(o.message) for o in r.options if o.name == "train_batch_size"}.pop()

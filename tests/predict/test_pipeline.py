@@ -243,3 +243,9 @@ def test_two_million_actions_in_five_seconds():
     schedule = build("interleaved", 64, 4096, 4)
     assert len(schedule) == 2_097_152
     assert len(schedule) / max(rate(schedule) for _ in range(2)) < 5
+
+
+def test_a_number_in_quotes_is_told_from_a_number():
+    """`stages is 2: it must be a whole number` was the answer to "2"."""
+    with pytest.raises(Refused, match="stages is '2'"):
+        build("1f1b", "2", 4)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from paralelo.predict.quantity import divisors, ranges, shares, shown, whole
+from paralelo.predict.quantity import divisors, named, ranges, shares, shown, whole
 from paralelo.words import Refused
 
 DENSE = ("dp", "tp", "pp", "cp")
@@ -63,9 +63,9 @@ class Layout:
             whole(axis, getattr(self, axis), most=MOST_RANKS)
         if self.world_size > MOST_RANKS:
             raise Refused("layout.too_many_ranks", world_size=self.world_size, most=MOST_RANKS)
-        named = self.order.split("-") if isinstance(self.order, str) else []
-        if sorted(set(named) | {"ep"}) != sorted((*DENSE, "ep")) or len(named) != len(set(named)):
-            raise Refused("layout.order", order=shown(self.order), orders=list(ORDERS))
+        told = self.order.split("-") if isinstance(self.order, str) else []
+        if sorted(set(told) | {"ep"}) != sorted((*DENSE, "ep")) or len(told) != len(set(told)):
+            raise Refused("layout.order", order=named(self.order), orders=list(ORDERS))
         inside = self.tp * self.cp * self.dp
         if inside % (self.etp * self.ep):
             raise Refused("layout.experts_fold", ep=self.ep, etp=self.etp, product=self.etp * self.ep, inside=inside,
@@ -90,7 +90,7 @@ class Layout:
         axes = axis.split("-") if isinstance(axis, str) else [axis]
         for a in axes:
             if a not in DENSE and a not in EXPERT:
-                raise Refused("layout.axis", axis=shown(a), axes=[*DENSE, *EXPERT])
+                raise Refused("layout.axis", axis=named(a), axes=[*DENSE, *EXPERT])
         if any(a in EXPERT for a in axes) and any(a in DENSE and a != "pp" for a in axes):
             raise Refused("layout.mixed", axis=axis, dense=["dp", "tp", "cp"], expert=list(EXPERT))
         return axes
@@ -291,7 +291,7 @@ def chunk_layers(layers: int, pp: int, chunks: int = 1, placement: str = "loop")
     """
     whole("chunks", chunks)
     if placement not in ("loop", "v") or (placement == "v" and chunks != 2):
-        raise Refused("layout.placement", placement=shown(placement), chunks=chunks)
+        raise Refused("layout.placement", placement=named(placement), chunks=chunks)
     pieces = ranges(stages(layers, pp * chunks))
     if placement == "v":
         return [[pieces[r], pieces[2 * pp - 1 - r]] for r in range(pp)]

@@ -16,7 +16,7 @@ from statistics import median
 
 from paralelo.predict.collectives import cost
 from paralelo.predict.layout import Layout
-from paralelo.predict.quantity import real, shown, whole
+from paralelo.predict.quantity import named, real, shown, whole
 from paralelo.words import Refused
 
 MOST_FILE = 2**20
@@ -139,15 +139,15 @@ def read(path: str) -> dict:
         with open(path, "rb") as file:
             data = file.read(MOST_FILE + 1)
     except (OSError, ValueError):                           # a zero byte in a path is a ValueError
-        raise Refused("links.no_file", path=shown(str(path))) from None
+        raise Refused("links.no_file", path=named(str(path), 200)) from None
     if len(data) > MOST_FILE:
-        raise Refused("links.long_file", path=shown(str(path)), most=MOST_FILE)
+        raise Refused("links.long_file", path=named(str(path), 200), most=MOST_FILE)
     try:
         tables = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise Refused("links.not_toml", path=shown(str(path))) from None
+        raise Refused("links.not_toml", path=named(str(path), 200)) from None
     if not isinstance(tables.get("cluster"), dict) or not tables["cluster"]:
-        raise Refused("links.no_cluster", path=shown(str(path)))
+        raise Refused("links.no_cluster", path=named(str(path), 200))
     return tables
 
 
@@ -156,7 +156,7 @@ def _row(kind, name, tables):
     found = {**presets()[kind], **(tables.get(kind) if tables and isinstance(tables.get(kind), dict) else {})}
     row = found.get(name) if isinstance(name, str) else None
     if not isinstance(row, dict):
-        raise Refused(f"links.no_{kind}_called", name=shown(name), names=sorted(found))
+        raise Refused(f"links.no_{kind}_called", name=named(name), names=sorted(found))
     return row
 
 

@@ -4,6 +4,7 @@ Every function of `predict` that takes a count or a duration passes it through h
 or a number with five thousand digits end in one clear sentence.
 """
 
+import json
 import math
 from fractions import Fraction
 
@@ -21,8 +22,35 @@ def shown(value) -> str:
     """
     if isinstance(value, int) and abs(value) > 10**30:
         return ("-" if value < 0 else "") + f"10^{int(math.log10(abs(value)) + 1e-9)}"
-    text = repr(value)
-    return text if len(text) <= 40 else text[:39] + "…"
+    return _short(repr(value), 40)
+
+
+def named(name, most: int = 40) -> str:
+    """A name as a message calls it: bare; what is no name, or would not be seen, as `shown`.
+
+    >>> named("spiral"), named("", 40), named(None)
+    ('spiral', "''", 'None')
+    """
+    plain = isinstance(name, str) and name.strip() and name.isprintable()
+    return _short(name, most) if plain else shown(name)
+
+
+def written(value) -> str:
+    """A value as the configuration file it comes from writes it: JSON's words, which are also TOML's.
+
+    >>> written(None), written("2"), written([True, "a"])
+    ('null', '"2"', '[true, "a"]')
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return shown(value)
+    try:
+        return _short(json.dumps(value, ensure_ascii=False, default=str), 40)
+    except (TypeError, ValueError, RecursionError):         # a date as a key, a number of 5000 digits inside a list
+        return shown(value)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most - 1] + "…"
 
 
 def whole(name: str, value, least: int = 1, most: int = MOST) -> int:
@@ -37,7 +65,7 @@ def whole(name: str, value, least: int = 1, most: int = MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Refused("quantity.whole", name=name, value=shown(value), least=least)
     if value > most:
-        raise Refused("quantity.too_large", name=name, value=shown(value), most=most)
+        raise Refused("quantity.too_large", name=name, value=value if value <= 10**30 else shown(value), most=most)
     return value
 
 
@@ -53,7 +81,7 @@ def real(name: str, value, least: float = 0, most: float = 1e30, above: bool = F
     if not fine or value < least or (above and value == least):
         raise Refused("quantity.above" if above else "quantity.real", name=name, value=shown(value), least=least)
     if value > most:
-        raise Refused("quantity.too_large", name=name, value=shown(value), most=most)
+        raise Refused("quantity.too_large", name=name, value=value if value <= 10**30 else shown(value), most=most)
     return value
 
 
@@ -62,10 +90,11 @@ def one_of(name: str, value, choices):
 
     >>> one_of("order", "spiral", ["contiguous", "zigzag"])
     Traceback (most recent call last):
-    paralelo.words.Refused: order cannot be 'spiral': choose contiguous or zigzag
+    paralelo.words.Refused: order cannot be spiral: choose contiguous or zigzag
     """
     if value not in choices:
-        raise Refused("quantity.one_of", name=name, value=shown(value), choices=list(choices))
+        quoted = named(value) if all(isinstance(c, str) for c in choices) else shown(value)
+        raise Refused("quantity.one_of", name=name, value=quoted, choices=list(choices))
     return value
 
 

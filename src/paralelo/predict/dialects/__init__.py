@@ -14,7 +14,7 @@ from pathlib import Path
 from paralelo.predict.dialects import deepspeed, megatron, torchtitan
 from paralelo.predict.dialects.check import check
 from paralelo.predict.dialects.reading import Option, Reading
-from paralelo.predict.quantity import shown, whole
+from paralelo.predict.quantity import named, whole
 from paralelo.words import Refused
 
 __all__ = ["Option", "Reading", "load", "read"]
@@ -48,7 +48,7 @@ def read(text: str, name: str = "the text", gpus: int | None = None) -> Reading:
 
 def load(path: str | Path, gpus: int | None = None) -> Reading:
     """`read` of a file."""
-    name = shown(str(path))
+    name = named(str(path), 200)
     try:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -5,7 +5,7 @@ from functools import cache
 from importlib import resources
 
 from paralelo.predict.dialects.reading import Option, Reading
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import written
 from paralelo.words import Message
 
 MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -24,24 +24,26 @@ def read(config: dict) -> Reading:
     out = Reading("deepspeed")
     explained = table()["explained"]["paths"]
     for path, value in sorted(_leaves(config, explained), key=lambda item: _place(item[0], explained)):
-        setting = table()["settings"].get(path)
+        setting, good = table()["settings"].get(path), True
         if value == "auto":
             out.note(path, "auto")
         elif setting in ("bf16", "fp16"):
-            if not isinstance(value, bool):
-                out.note(path, "not_bool", "breaks", value=shown(value))
+            good = isinstance(value, bool)
+            if not good:
+                out.note(path, "not_bool", "breaks", value=written(value))
             elif value:
                 out.settings[setting] = True
         elif setting:
             least = 0 if setting == "zero" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**12:
-                out.note(path, "not_whole", "breaks", value=shown(value))
+            good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= 10**12
+            if not good:
+                out.note(path, "not_whole" if least else "not_count", "breaks", value=written(value))
             else:
                 out.settings[setting] = value
-        message = Message(f"read.deepspeed.{path}", {"value": _written(value)})
+        message = Message(f"read.deepspeed.{path}", {"value": _written(value) if good else "?"})
         if path not in explained:
             message = Message("read.other_option", {"option": path})
-        out.options.append(Option(path, shown(value) if isinstance(value, dict | list) else value, message))
+        out.options.append(Option(path, written(value) if isinstance(value, dict | list) else value, message))
     _odd(out, config)
     return out
 
@@ -52,7 +54,7 @@ def _written(value):
         return str(value).lower()
     if isinstance(value, float) and value == value and abs(value) < 1e15 and value == int(value):
         return int(value)
-    return value if isinstance(value, int | float | str) else shown(value)
+    return value if isinstance(value, int | float | str) else written(value)
 
 
 def _place(path, explained):
@@ -74,7 +76,7 @@ def _odd(out: Reading, config: dict) -> None:
     s = out.settings
     for section in dict.fromkeys(p.partition(".")[0] for p in table()["settings"] if "." in p):
         if section in config and not isinstance(config[section], dict):
-            out.note(section, "not_table", "breaks", value=shown(config[section]))
+            out.note(section, "not_table", "breaks", value=written(config[section]))
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     stage = s.get("zero", 0)

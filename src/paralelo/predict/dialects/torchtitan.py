@@ -5,7 +5,7 @@ from functools import cache
 from importlib import resources
 
 from paralelo.predict.dialects.reading import Option, Reading
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import written
 from paralelo.words import Message
 
 SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved1f1b": "interleaved", "zbvzerobubble": "zb-v",
@@ -33,7 +33,7 @@ def read(config: dict) -> Reading:
             path, setting = f"{section}.{name}", table().get(section, {}).get(name)
             if setting is None:
                 if section in table():
-                    out.options.append(Option(path, shown(value), Message("read.other_option", {"option": path})))
+                    out.options.append(Option(path, written(value), Message("read.other_option", {"option": path})))
                 continue
             good = (isinstance(value, str) if setting in TEXTS else isinstance(value, bool) if setting in FLAGS
                     else isinstance(value, int) and not isinstance(value, bool) and (value > 0 or value == -1))
@@ -41,8 +41,8 @@ def read(config: dict) -> Reading:
                 out.settings[setting] = value
             else:
                 rule = "not_text" if setting in TEXTS else "not_bool" if setting in FLAGS else "not_whole"
-                out.note(path, rule, "breaks", value=shown(value))
-            out.options.append(Option(path, value if isinstance(value, int | str) else shown(value),
+                out.note(path, rule, "breaks", value=written(value))
+            out.options.append(Option(path, value if isinstance(value, int | str) else written(value),
                                       Message(f"read.torchtitan.{path}", {"value": value if good else "?"})))
     _translate(out)
     return out

@@ -13,7 +13,7 @@ import ast
 import operator
 from functools import cache
 
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import named, written
 from paralelo.words import Refused
 
 _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
@@ -66,7 +66,7 @@ class Formulas:
         """The refusal that names the field behind the latest formula that makes no sense."""
         odd = [(n, v) for n, v in self.used.items() if isinstance(v, bool) or not isinstance(v, int) or v < 1]
         name, value = (odd or list(self.used.items()) or [("model_type", self.model_type)])[0]
-        return Refused(rule, field=name, value=shown(value), model_type=self.model_type)
+        return Refused(rule, field=name, value=written(value), model_type=self.model_type)
 
     def _field(self, path: str):
         """A field's value, None where it or its parent is absent."""
@@ -150,7 +150,7 @@ class Formulas:
         a, b = self._value(top, i), self._value(bottom, i)
         for node, value in ((top, a), (bottom, b)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise Refused("model.field_whole", field=ast.unparse(node), value=shown(value),
+                raise Refused("model.field_whole", field=ast.unparse(node), value=written(value),
                               model_type=self.model_type)
         if a % b:
             raise Refused("model.not_exact", top=ast.unparse(top), a=a, bottom=ast.unparse(bottom), b=b)
@@ -161,8 +161,9 @@ class Formulas:
         holder, key = self._value(node.value, i), self._value(node.slice, i)
         if isinstance(node.value, ast.Dict):
             if not isinstance(key, str | int) or key not in holder:
+                value = named(key) if isinstance(key, str) else written(key)
                 raise Refused("model.unknown_choice", field=ast.unparse(node.slice).replace("[i]", f"[{i}]"),
-                              value=shown(key), known=[str(k) for k in holder], model_type=self.model_type)
+                              value=value, known=[str(k) for k in holder], model_type=self.model_type)
             return holder[key]
         per_layer = isinstance(node.slice, ast.Name) and node.slice.id == "i" and isinstance(holder, list | str)
         if per_layer and self.layers and len(holder) != self.layers:

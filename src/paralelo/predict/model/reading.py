@@ -13,7 +13,7 @@ from paralelo.predict.model.blocks import BLOCKS
 from paralelo.predict.model.formula import Formulas
 from paralelo.predict.model.shape import Layer, Model
 from paralelo.predict.model.tensors import Block
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import named, written
 from paralelo.words import Message, Refused
 
 MOST_BYTES = 16 * 2**20                                     # a configuration is some kilobytes
@@ -54,7 +54,7 @@ def read(config: dict, table: dict | None = None) -> Model:
     Raises Refused, naming the field that is missing or has no sense, or the `model_type` that is not known.
     """
     if not isinstance(config, dict):
-        raise Refused("model.not_an_object", value=shown(config))
+        raise Refused("model.not_an_object", value=written(config))
     known = families() | {n: resolve(n, families() | table) for n in table or {}}
     fields, outer = config, config.get("model_type")
     for name in ("text_config", "llm_config", "language_config"):
@@ -68,8 +68,8 @@ def read(config: dict, table: dict | None = None) -> Model:
     model_type = aliases().get(model_type, model_type) if isinstance(model_type, str) else model_type
     if not isinstance(model_type, str) or model_type not in known:
         near = difflib.get_close_matches(model_type, known, 3, 0.5) if isinstance(model_type, str) else []
-        raise Refused("model.unknown_type", model_type=shown(model_type), near=near or sorted(known)[:5],
-                      count=len(known))
+        called = named(model_type) if isinstance(model_type, str) else written(model_type)
+        raise Refused("model.unknown_type", model_type=called, near=near or sorted(known)[:5], count=len(known))
     return _build(model_type, known[model_type], fields, nested=fields is not config)
 
 
@@ -95,7 +95,8 @@ def _build(model_type: str, family: dict, fields: dict, nested: bool) -> Model:
     for field, condition in family.get("requires", {}).items():
         for i in range(count if formulas.about_layer(condition) else 1):
             if not formulas(condition, i):
-                raise Refused("model.not_described", field=field, value=shown(fields.get(field)), model_type=model_type)
+                value = written(fields.get(field))
+                raise Refused("model.not_described", field=field, value=value, model_type=model_type)
 
     built: dict = {}
 
@@ -195,7 +196,7 @@ def load(path: str | Path) -> Model:
     except (OSError, ValueError) as error:
         if isinstance(error, Refused):
             raise
-        raise Refused("model.cannot_read", file=shown(str(path)), shipped=list(shipped())) from None
+        raise Refused("model.cannot_read", file=named(str(path), 200), shipped=list(shipped())) from None
 
 
 @cache
@@ -210,5 +211,5 @@ def shipped() -> tuple[str, ...]:
 def ship(name: str) -> Model:
     """A model that comes with the package: `ship("Qwen3.5-27B")` is the reference giant."""
     if name not in shipped():
-        raise Refused("model.cannot_read", file=shown(name), shipped=list(shipped()))
+        raise Refused("model.cannot_read", file=named(name, 200), shipped=list(shipped()))
     return parse(resources.files(__package__).joinpath("configs", f"{name}.json").read_bytes(), name)

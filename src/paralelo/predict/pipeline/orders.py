@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from paralelo.predict.pipeline.formulas import microbatches_that_do, warmup
 from paralelo.predict.pipeline.schedule import Action, Schedule
+from paralelo.predict.quantity import shown
 from paralelo.words import Refused
 
 LIMIT = 4_000_000
@@ -32,7 +33,7 @@ def build(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedul
         raise Refused("pipeline.no_schedule", name=str(name)[:40], names=list(NAMES))
     for field, value in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise Refused(f"pipeline.whole_{field}", value=value)
+            raise Refused(f"pipeline.whole_{field}", value=shown(value))
     order, placement = ORDERS[name]
     if placement == "v":
         if chunks not in (1, 2):

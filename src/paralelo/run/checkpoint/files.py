@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import named
 from paralelo.words import Refused
 
 ITEM = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -42,7 +42,7 @@ def open_plain(folder: Path, name: str, links: bool = False) -> int:
     `links`: a link may stand in the folder (a cache of downloads has them).
     """
     if not isinstance(name, str) or not PLAIN.fullmatch(name):
-        raise Refused("checkpoint_run.name", file=shown(name))
+        raise Refused("checkpoint_run.name", file=named(name))
     path = folder / name
     try:
         found = os.stat(path) if links else os.lstat(path)

@@ -31,7 +31,7 @@ from pathlib import Path
 from paralelo.predict.checkpoint import Box, Cut, Depth, problems
 from paralelo.predict.checkpoint.cuts import RULES
 from paralelo.predict.layout import Layout
-from paralelo.predict.quantity import shown
+from paralelo.predict.quantity import named, shown, written
 from paralelo.run.checkpoint import files
 from paralelo.words import Refused
 
@@ -164,7 +164,7 @@ def open_checkpoint(folder) -> Checkpoint:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, Refused):
                 raise
-            raise Refused("checkpoint_run.manifest", file=path, what=shown(str(error))) from None
+            raise Refused("checkpoint_run.manifest", file=path, what=named(str(error))) from None
     for name, entry in found.entries.items():
         wrong = problems(name, {"shape": entry.shape, "pieces": [{"box": p.box} for p in entry.pieces]})
         if wrong:
@@ -177,7 +177,7 @@ def _parse(folder, content) -> Checkpoint:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise Refused("checkpoint_run.format", file=path)
     if content.get("version") != VERSION:
-        raise Refused("checkpoint_run.version", file=path, version=shown(content.get("version")), ours=VERSION)
+        raise Refused("checkpoint_run.version", file=path, version=written(content.get("version")), ours=VERSION)
     if content.get("checksum") != checksum(content):
         raise Refused("checkpoint_run.checksum", file=path)
     try:
@@ -217,17 +217,17 @@ def _check_files(found: Checkpoint) -> None:
         headers[name], actual, header = files.read_header(found.folder, name)
         if actual != wrote["bytes"]:
             raise Refused("checkpoint_run.file_size", file=str(found.folder / name), size=actual,
-                          expected=shown(wrote["bytes"]))
+                          expected=written(wrote["bytes"]))
         if header != wrote["header"]:
             raise Refused("checkpoint_run.header", file=str(found.folder / name))
     for name, entry in found.entries.items():
         for i, piece in enumerate(entry.pieces):
             file = str(found.folder / NAME)
             if piece.file not in headers:
-                raise Refused("checkpoint_run.lies", file=file, what=f"{name}: {shown(piece.file)}")
+                raise Refused("checkpoint_run.lies", file=file, what=f"{name}: {named(piece.file)}")
             dtype, shape, start, size = headers[piece.file].get(piece.key, ("", (), 0, 0))
             of_box = piece.key == key_of(name, piece.box, entry.shape)
             if dtype != entry.dtype or shape != tuple(b - a for a, b in piece.box) or not of_box:
                 file = str(found.folder / piece.file)
-                raise Refused("checkpoint_run.piece", file=file, name=name, box=piece.box, key=shown(piece.key))
+                raise Refused("checkpoint_run.piece", file=file, name=name, box=piece.box, key=named(piece.key))
             entry.pieces[i] = Stored(piece.box, piece.file, start, size, piece.crc32, piece.key, piece.ranks)
