@@ -284,6 +284,17 @@ def test_stages_and_tensor_ranks_hold_the_whole_model(name):
     assert total == m.parameters
 
 
+def test_full_recomputation_holds_the_layer_that_is_run_again():
+    """Fault: only the inputs were counted, so that a plan could say "fits" by several GB too early."""
+    m, T, D = model.ship("Llama-3.1-8B"), 4096, 4096
+    for B in (1, 8):
+        full, none = (audit(m, Options(microbatches=8, microbatch_size=B, recompute=way), pp=4).stages
+                      for way in ("full", "none"))
+        for rank, live in enumerate((4, 3, 2)):                      # stages of eight equal layers, without a head
+            inputs, layer = 8 * live * 2 * B * T * D, none[rank].bytes["activations"] / (8 * live)
+            assert full[rank].bytes["activations"] == inputs + layer - 2 * B * T * D
+
+
 def test_activations_follow_the_live_count():
     eight = Options(microbatches=8)
     one_f_one_b = audit(GIANT, eight, pp=4).stages

@@ -5,6 +5,7 @@
     optimizer and so on   ZeRO shares the dense ones over dp·cp ranks, the experts over edp
     ends                  embedding on the first stage, final norm and head on the last; a tied embedding is on both
     activations           live microbatches of the rank (the schedule's own count) times what one leaves behind; with
+                          full recomputation also all that the layer which is run again keeps, the largest; with
                           ZeRO stage 2 or 3 also the gradients, in stage 3 the weights too, of the layer at work (or
                           embedding or head, whichever is largest), which are whole for that while
 
@@ -13,7 +14,7 @@ Parameters here are those that a rank really stores: rows of padding and copies 
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from paralelo.predict import pipeline
@@ -170,6 +171,15 @@ def kept_bytes(model: Model, pp: int, schedule: str, chunks: int, tp: int, T: in
                  for _, kinds, _, _ in compositions(model, pp, schedule, chunks))
 
 
+@cache
+def again_bytes(model: Model, pp: int, schedule: str, chunks: int, tp: int, T: int, core: Options) -> tuple[float, ...]:
+    """Bytes that the largest layer of each pipeline rank keeps, besides its input, while its forward is run again."""
+    whole = replace(core, recompute="none")
+    size = lambda layer, options: layer_bytes(layer, model.hidden, tp, T, options)  # noqa: E731
+    return tuple(max((size(layer, whole) - size(layer, core) for layer, _ in kinds), default=0)
+                 for _, kinds, _, _ in compositions(model, pp, schedule, chunks))
+
+
 def _sizes(model: Model, layout: Layout, options: Options, distinct: bool) -> Iterator[tuple[int, list[int]]]:
     """(pipeline rank, bytes of its `PARTS`)."""
     T, tp, core = -(-options.sequence_length // layout.cp), layout.tp, options.core
@@ -179,10 +189,13 @@ def _sizes(model: Model, layout: Layout, options: Options, distinct: bool) -> It
     made_whole = [options.weight_bytes + options.gradient_bytes - some[0] - some[1] for some in (dense, routed)]
     where = model, layout.pp, options.schedule, options.chunks
     held, kept_by_one = held_elements(*where, tp, layout.ep, layout.etp), kept_bytes(*where, tp, T, core)
+    again = again_bytes(*where, tp, T, core)
     for rank, ((cut, whole, experts), units, _, last, new) in enumerate(held):
         if distinct and options.schedule == "1f1b" and not new:     # the first of them has the most live microbatches
             continue
         kept = live(layout, options, rank) * kept_by_one[rank]
+        if options.recompute == "full":
+            kept += again[rank]
         if options.zero >= 2:
             kept += max(made_whole[0] * d + made_whole[1] * r for d, r in units)
         if last:
