@@ -44,7 +44,7 @@ print(model)
 # %% [markdown] lang="en"
 # The variable `two` is a pair of processes that stay alive. On this computer each has one CPU thread and the two talk over gloo; where there are two GPUs, each has one and they talk over NCCL. The code does not change.
 #
-# The tutor has 589 rows of vocabulary, $D = 64$ features, 4 query heads and 2 key/value (KV) heads. It would fit in a pocket calculator. Splitting it is never worth it, and that is what makes it a good first patient.
+# The tutor has 589 rows of vocabulary, $D = 64$ features, 4 query heads and 2 key/value (KV) heads. Its 111,744 parameters take 0.4 MB. Splitting it is never worth it, and that is what makes it a good first patient.
 #
 # ## The embedding
 #
@@ -53,7 +53,7 @@ print(model)
 # %% [markdown] lang="es"
 # La variable `two` es un par de procesos que siguen vivos. En esta computadora cada uno tiene un hilo de CPU y los dos se comunican por gloo; donde hay dos GPU, cada uno tiene una y se comunican por NCCL. El código no cambia.
 #
-# El tutor tiene 589 filas de vocabulario, $D = 64$ características, 4 cabezas de consulta y 2 de clave y valor (KV). Cabría en una calculadora de bolsillo. Dividirlo nunca vale la pena, y por eso es un buen primer caso: verás la idea y también lo que cuesta.
+# El tutor tiene 589 filas de vocabulario, $D = 64$ características, 4 cabezas de consulta y 2 de clave y valor (KV). Sus 111 744 parámetros ocupan 0.4 MB. Dividirlo nunca vale la pena, y por eso es un buen primer caso: verás la idea y también lo que cuesta.
 #
 # ## El embedding
 #
@@ -62,7 +62,7 @@ print(model)
 # %% [markdown] lang="pt"
 # A variável `two` é um par de processos que continuam vivos. Neste computador cada um tem uma thread de CPU e os dois conversam por gloo; onde há duas GPUs, cada um tem uma e eles conversam por NCCL. O código não muda.
 #
-# O tutor tem 589 linhas de vocabulário, $D = 64$ características, 4 cabeças de consulta e 2 de chave e valor (KV). Caberia em uma calculadora de bolso. Dividi-lo nunca vale a pena, e é isso que faz dele uma boa primeira cobaia.
+# O tutor tem 589 linhas de vocabulário, $D = 64$ características, 4 cabeças de consulta e 2 de chave e valor (KV). Seus 111.744 parâmetros ocupam 0,4 MB. Dividi-lo nunca vale a pena, e é isso que faz dele uma boa primeira cobaia.
 #
 # ## O embedding
 #
