@@ -59,6 +59,7 @@ def test_a_layout_that_does_not_fit_the_devices_of_the_cluster_does_not_work(cap
     (found,) = (f for f in got["findings"] if f["verdict"] == "breaks")
     assert found["dimension"] == "memory" and found["size"] == got["bytes_per_rank"]["total"] > found["degree"]
     assert not got["valid"] and got["seconds_per_step"] is None
+    assert main(layout) == 0 and "not judged: name one with --cluster" in capsys.readouterr().out
     assert answer(capsys, *layout, "--zero", "1", "--recompute", "full", "--cluster", "h100")["valid"]
 
 

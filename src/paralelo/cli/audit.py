@@ -84,6 +84,8 @@ def show(out, result, answer) -> None:
         tables(out, answer)
     if "seconds_per_step" in answer and answer["seconds_per_step"] is not None:
         out.say("audit.show.seconds", seconds=answer["seconds_per_step"])
+    elif result.valid and "seconds_per_step" not in answer:
+        out.say("audit.show.unjudged", total=answer["bytes_per_rank"]["total"])
     out.say("audit.show.valid" if result.valid else "audit.show.invalid")
 
 

@@ -13,7 +13,7 @@ def command(lang: str) -> click.Command:
         return [n for n in NAMES if n.startswith(incomplete)]
 
     @build("schedule", lang)
-    @click.argument("name", metavar=say("cli.word.name", lang).upper(), shell_complete=names)
+    @click.argument("name", metavar="|".join(NAMES), shell_complete=names)
     @option("--stages", lang, type=Whole(1), required=True)
     @option("--microbatches", lang, type=Whole(1), required=True)
     @option("--chunks", lang, type=Whole(1), default=1)
