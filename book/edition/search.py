@@ -88,10 +88,10 @@ def language(lang: str):
     return found({})
 
 
-def counts(html: str, rules) -> dict[str, Counter]:
+def counts(fields: dict[str, list[str]], rules) -> dict[str, Counter]:
     """How often each stem stands in each field of a page."""
     out = {}
-    for field, said in Reader(html).fields.items():
+    for field, said in fields.items():
         found = out[field] = Counter()
         for word in re.findall(r"\w+", " ".join(said) if field != "code" else "".join(said)):
             identifier = IDENTIFIER.fullmatch(word) is not None
@@ -130,12 +130,12 @@ def index(lang: str) -> dict:
     folder, rules = SITE / lang, language(lang)
     files = {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.rglob("*.html"))}
     files.pop("search", None)
-    html = {page: path.read_text(encoding="utf-8") for page, path in files.items()}
-    found = weights({page: counts(text, rules) for page, text in html.items()})
-    names = list(html)
-    titles = [" ".join("".join(Reader(text).fields["title"]).split()) for text in html.values()]
-    return {"pages": names, "titles": titles, "words": {
-        stem: [n for page in sorted(found[stem]) for n in (names.index(page), max(1, round(1000 * found[stem][page])))]
+    said = {page: Reader(path.read_text(encoding="utf-8")).fields for page, path in files.items()}
+    found = weights({page: counts(fields, rules) for page, fields in said.items()})
+    at = {page: n for n, page in enumerate(said)}
+    titles = [" ".join("".join(fields["title"]).split()) for fields in said.values()]
+    return {"pages": list(said), "titles": titles, "words": {
+        stem: [n for page in sorted(found[stem]) for n in (at[page], max(1, round(1000 * found[stem][page])))]
         for stem in sorted(found)}}
 
 

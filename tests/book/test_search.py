@@ -21,7 +21,7 @@ def page(title="", heading="", text="", code=""):
 def ranked(word: str, **pages: str) -> list[str]:
     """Which of the pages have the word, best first."""
     rules = search.language("es")
-    found = search.weights({name: search.counts(html, rules) for name, html in pages.items()})
+    found = search.weights({name: search.counts(search.Reader(html).fields, rules) for name, html in pages.items()})
     hits = found.get(search.fold(rules.stem(word)), {}) | found.get(word.lower(), {})
     return sorted(hits, key=lambda name: -hits[name])
 
